@@ -13,10 +13,10 @@ use anyhow::{Context, Result};
 
 use crate::{
     shell::{Cmd, heading},
-    workspace::{COMPILER, FEATURES, SMALL_TEST, Workspace},
+    workspace::{COMPILER, FEATURES, SMALL_TEST, Stamp, Workspace},
 };
 
-/// Tells tests where the binary is.
+/// The environment variable with the path of the binary, for tests.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_BEFORE";
 
 /// The last commit of the previous version. Update it with each release.
@@ -26,17 +26,18 @@ const COMMIT: &str = "de2fd6d450eb6998e62c698cc2e147254782f97c";
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let target = workspace.target()?;
     let place = target.join("before");
-    let (sources, stamp) = (place.join("sources"), place.join("commit"));
+    let sources = place.join("sources");
+    let stamp = Stamp::new(place.join("commit"), COMMIT.to_owned());
     let binary = place.join("target/debug/toolwharf");
-    if fs::read_to_string(&stamp).is_ok_and(|built| built == COMMIT) && binary.exists() {
+    if stamp.holds() && binary.exists() {
         return Ok(binary);
     }
     heading("the previous version");
     let _ = fs::remove_dir_all(&sources);
     fs::create_dir_all(&sources)?;
     unpack(workspace, &sources)?;
-    // Builds in the whole workspace, so that dependencies have the same features as here and are not built again. Its
-    // code is not linted.
+    // Selects the whole workspace, so that dependencies have the same features as in this version and are not built
+    // again. The code of the previous version is not linted.
     workspace
         .cargo(&["build", "--workspace", FEATURES, "--locked"])
         .args(["--bin=toolwharf", SMALL_TEST])
@@ -47,7 +48,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .env("CARGO_INCREMENTAL", "0")
         .run()?;
-    fs::write(&stamp, COMMIT)?;
+    stamp.write()?;
     Ok(binary)
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use crate::{
     before, daemon, docker, graph, kubernetes, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
-    swarm, web,
+    swarm, undeclared, web,
     workspace::{FEATURES, Workspace, files},
 };
 
@@ -50,7 +50,7 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
-/// Builds what tests of hosting on a cluster start: the gateway and test servers.
+/// Builds the programs that the hosting tests on a cluster start: the gateway and the test servers.
 fn set_up_and_build(workspace: &Workspace) -> Result<()> {
     heading("set-up");
     setup::run(workspace)?;
@@ -95,7 +95,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     daemon::supervise(tests, &interrupted)
 }
 
-/// The same on a private swarm.
+/// Runs the hosting scenarios and the swarm tests on a private swarm.
 pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
     set_up_and_build(workspace)?;
     let interrupted = daemon::interruption()?;
@@ -171,8 +171,8 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Builds with lints what differs without the features: all crates, and tests that ask for a feature. The rest is linted
-/// by [`build`].
+/// Lints the code that differs without the optional features: all crates, and the tests that mention a feature.
+/// [`build`] lints everything else.
 fn lint_without_features(workspace: &Workspace) -> Result<()> {
     heading("lints of code without optional features");
     let mut tests = Vec::new();
@@ -199,7 +199,8 @@ pub(crate) fn structure(workspace: &Workspace) -> Result<()> {
     heading("lengths of files");
     lengths::run(workspace)?;
     heading("modules");
-    modules::run(workspace)
+    modules::run(workspace)?;
+    undeclared::run(workspace)
 }
 
 fn deny(workspace: &Workspace) -> Result<()> {
@@ -286,7 +287,7 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     daemon::supervise(kubernetes.tell(tests), &interrupted)
 }
 
-/// Tells tests where the installed packages are.
+/// Sets the environment variables with the locations of the installed packages, for tests.
 fn with_test_env(workspace: &Workspace, cmd: Cmd) -> Cmd {
     cmd.env("TOOLWHARF_NODE_MODULES", workspace.node_modules())
         .env("TOOLWHARF_VENV", workspace.venv())

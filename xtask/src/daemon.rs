@@ -31,9 +31,9 @@ use crate::shell::Cmd;
 
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Polls until a daemon must be ready: a minute.
+/// Maximum number of polls until a daemon is ready: 60 s.
 const MAX_READY_POLLS: u32 = 1200;
-/// Polls until a daemon must have stopped: 30 s.
+/// Maximum number of polls until a daemon has stopped: 30 s.
 const MAX_STOP_POLLS: u32 = 600;
 const LOG_TAIL_LINES: usize = 40;
 
@@ -49,7 +49,7 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>> {
 
 /// Runs a command until it exits, and passes on a signal to stop. Returns its exit code.
 pub(crate) fn supervise(cmd: Cmd, interrupted: &AtomicBool) -> Result<ExitCode> {
-    // In a separate process group, so that it gets a signal only once, from here.
+    // The command runs in a separate process group, so that it gets each signal only once, from this process.
     let mut child = cmd
         .into_command()
         .process_group(0)
@@ -80,7 +80,7 @@ pub(crate) struct Daemon {
     pub(crate) name: String,
     child: Child,
     log: PathBuf,
-    /// Stops it.
+    /// The signal that stops the program.
     signal: Signal,
 }
 
@@ -102,7 +102,7 @@ impl Daemon {
         })
     }
 
-    /// Fails if it has exited, with the end of its log.
+    /// Fails if the daemon has exited. The error contains the end of its log.
     pub(crate) fn ensure_running(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else {
             return Ok(());
@@ -188,7 +188,8 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Creates it below the system's temporary directory. Its name tells the owner, for [`remains`].
+    /// Creates a directory below the system's temporary directory. Its name contains the id of this process, for
+    /// [`remains`].
     pub(crate) fn create(prefix: &str) -> Result<Self> {
         let name = format!("{prefix}{}", std::process::id());
         let path = env::temp_dir().join(&name);
@@ -217,7 +218,7 @@ impl Directory {
         let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let inside = table.lines().filter_map(|line| line.split(' ').nth(1));
         let inside = inside.filter(|mount| Path::new(mount).starts_with(&self.path));
-        // In reverse order of mounting.
+        // The latest mount comes first, since mounts must be removed in reverse order.
         inside.map(str::to_owned).rev().collect()
     }
 }

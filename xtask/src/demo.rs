@@ -13,32 +13,33 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use ureq::http::Response;
 
 use crate::{
     gateway::Gateway,
-    http, python, setup,
+    python, setup,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Polls until both servers must be in the catalogue: 60 s, enough for a first start from a registry.
+/// Maximum number of polls until both servers are in the catalogue: 60 s, enough for a first start from a registry.
 const MAX_LISTED_POLLS: u32 = 600;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const PROTOCOL: &str = "2025-11-25";
 /// Variables that `uvx` and `npx` need in networks with a proxy, private certificates or a private registry. A server
 /// gets only the variables named in its entry.
 const PASSED_ON: [&str; 4] = ["SSL_CERT_", "UV_", "npm_config_", "NODE_EXTRA_CA_CERTS"];
 const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "no_proxy"];
 
-/// The options of the command line.
-#[derive(Debug)]
+#[derive(clap::Args)]
 pub(crate) struct Options {
-    pub(crate) exit_after_check: bool,
-    pub(crate) listen: SocketAddr,
+    /// Call a tool of each server, print the results and exit
+    #[arg(long)]
+    exit_after_check: bool,
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
+    listen: SocketAddr,
 }
 
 /// A server in the configuration, and a call that shows that it works.
@@ -84,7 +85,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     gateway.wait_until_ready(options.listen)?;
     eprintln!("\nToolwharf is ready: http://{}/mcp", options.listen);
     if options.exit_after_check {
-        let result = call_each(&gateway, options.listen, &servers);
+        let tools = |args: &[&str]| {
+            let tools = Cmd::new(bin.join("toolwharf")).shown_as("toolwharf");
+            let tools = tools.arg("tools").args(args).arg("--token-file");
+            let url = format!("http://{}", options.listen);
+            tools.arg(data.join("admin-token")).args(["--url", &url])
+        };
+        let result = call_each(&gateway, tools, &servers);
         let stopped = gateway.stop();
         return result.and(stopped);
     }
@@ -218,115 +225,24 @@ fn from_here(path: &Path) -> PathBuf {
     path.strip_prefix(&here).unwrap_or(path).to_owned()
 }
 
-/// Calls a tool of each server over plain HTTP, as any MCP client would, and prints the results.
-fn call_each(gateway: &Gateway, address: SocketAddr, servers: &[Server]) -> Result<()> {
-    let mut client = Client::connect(address)?;
-    client.wait_for_tools(gateway, servers)?;
+/// Calls a tool of each server with the command line, as printed by [`print_next_steps`], and prints the results.
+fn call_each(gateway: &Gateway, cli: impl Fn(&[&str]) -> Cmd, servers: &[Server]) -> Result<()> {
+    // Waits for servers that are still starting. Their tools join the list when they are up.
+    let mut polls = 0..MAX_LISTED_POLLS;
     for server in servers {
-        let params = json!({"name": server.tool, "arguments": server.arguments});
-        let result = client.request("tools/call", &params)?;
-        ensure!(
-            result["isError"] != true,
-            "{} of {} failed: {result}",
-            server.tool,
-            server.name
-        );
-        println!("{}: {} {}", server.name, server.tool, server.arguments);
-        println!(
-            "    {}",
-            result["content"][0]["text"].as_str().unwrap_or("(no text)")
-        );
-    }
-    Ok(())
-}
-
-struct Client {
-    address: SocketAddr,
-    session: Option<String>,
-    next_id: u64,
-}
-
-impl Client {
-    fn connect(address: SocketAddr) -> Result<Self> {
-        let mut client = Self {
-            address,
-            session: None,
-            next_id: 1,
-        };
-        let params = json!({
-            "protocolVersion": PROTOCOL,
-            "capabilities": {},
-            "clientInfo": {"name": "toolwharf-demo", "version": env!("CARGO_PKG_VERSION")},
-        });
-        client.request("initialize", &params)?;
-        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        let answer = client.post(&initialized)?;
-        ensure!(
-            answer.status() == 202,
-            "HTTP {}: {}",
-            answer.status(),
-            answer.body()
-        );
-        Ok(client)
-    }
-
-    /// Waits for servers that are still starting. Their tools join the list when they are up.
-    fn wait_for_tools(&mut self, gateway: &Gateway, servers: &[Server]) -> Result<()> {
-        let mut absent = Vec::new();
-        for _ in 0..MAX_LISTED_POLLS {
+        while !cli(&["get", server.tool]).succeeds() {
             ensure!(!gateway.interrupted(), "interrupted");
-            let list = self.request("tools/list", &json!({}))?;
-            let tools = list["tools"]
-                .as_array()
-                .context("tools/list without tools")?;
-            absent = servers.iter().map(|server| server.tool).collect();
-            absent.retain(|name| !tools.iter().any(|tool| tool["name"] == *name));
-            if absent.is_empty() {
-                return Ok(());
-            }
+            ensure!(polls.next().is_some(), "{} is not in the list", server.tool);
             thread::sleep(POLL_INTERVAL);
         }
-        bail!("these tools are not in the list: {}", absent.join(", "))
     }
-
-    fn request(&mut self, method: &str, params: &Value) -> Result<Value> {
-        let id = self.next_id;
-        self.next_id += 1;
-        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        let answer = self.post(&request).with_context(|| method.to_owned())?;
-        if let Some(session) = http::header(&answer, "mcp-session-id") {
-            self.session = Some(session.to_owned());
-        }
-        let mut message = http::json_rpc(&answer).with_context(|| method.to_owned())?;
-        ensure!(
-            message["id"] == id,
-            "{method} was answered with another id: {message}"
-        );
-        ensure!(
-            message.get("error").is_none(),
-            "{method} was refused: {}",
-            message["error"]
-        );
-        Ok(message["result"].take())
+    for server in servers {
+        let arguments = server.arguments.to_string();
+        let timeout = ANSWER_TIMEOUT.as_secs().to_string();
+        let call = cli(&["call", server.tool, &arguments, "--timeout", &timeout]);
+        let said = call.output()?;
+        println!("{}: {} {arguments}", server.name, server.tool);
+        println!("    {}", said.trim_end());
     }
-
-    fn post(&self, message: &Value) -> Result<Response<String>> {
-        let mut headers = vec![
-            ("Content-Type", "application/json"),
-            ("Accept", "application/json, text/event-stream"),
-        ];
-        if let Some(session) = &self.session {
-            headers.push(("Mcp-Session-Id", session));
-        }
-        if message["method"] != "initialize" {
-            headers.push(("MCP-Protocol-Version", PROTOCOL));
-        }
-        http::post(
-            self.address,
-            "/mcp",
-            &headers,
-            &message.to_string(),
-            ANSWER_TIMEOUT,
-        )
-    }
+    Ok(())
 }

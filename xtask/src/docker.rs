@@ -7,9 +7,9 @@
 //!
 //! No registry is used. The test images are made from files on this machine, see [`images`].
 //!
-//! It stops when the command ends, when this process gets a signal, and, through a parent-death signal, when this
-//! process is killed. What a killed process leaves behind is removed by the next one. The programs are found by their
-//! packages' paths, since a `docker` on the `PATH` may be something else.
+//! The daemon stops when the command ends, when this process gets a signal, and, through a parent-death signal, when
+//! this process is killed. The next run removes what a killed process left behind. Programs are looked up in the
+//! directories of Debian's packages, since a `docker` on the `PATH` may be something else.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Tells tests where the daemon is.
+/// The environment variable with the address of the daemon, for tests.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 /// The daemon's network for tests that need one.
 const NETWORK_NAME: &str = "toolwharf-test";
@@ -103,27 +103,10 @@ impl Daemon {
             }))?,
         )?;
         let host = format!("unix://{}", at("sock").display());
-        let cmd = Cmd::new("setpriv")
-            .args(["--pdeathsig", "TERM", "--", "dockerd"])
-            .args([
-                "--host",
-                &host,
-                "--cgroup-parent",
-                &format!("/{}", dir.name),
-            ])
-            .args(["--exec-opt", "native.cgroupdriver=cgroupfs"])
-            .args(["--iptables=false", "--ip6tables=false", "--bridge=none"]);
-        let files = [
-            ("--config-file", "daemon.json"),
-            ("--data-root", "data"),
-            ("--exec-root", "exec"),
-            ("--pidfile", "pid"),
-        ];
-        let cmd = files
-            .iter()
-            .fold(cmd, |cmd, (flag, name)| cmd.arg(flag).arg(at(name)));
-        let process =
-            daemon::Daemon::start("dockerd", cmd.env("PATH", PATH), at("log"), Signal::TERM)?;
+        let line = dockerd(&dir.path, &dir.name) + " --bridge=none";
+        let cmd = Cmd::new("setpriv").args(["--pdeathsig", "TERM", "--"]);
+        let cmd = cmd.args(line.split(' ')).env("PATH", PATH);
+        let process = daemon::Daemon::start("dockerd", cmd, at("log"), Signal::TERM)?;
         let mut daemon = Self::at(host);
         let own = daemon.own.insert(Own { process, _dir: dir });
         let version = || client(&daemon.host, ["version"]).succeeds();
@@ -166,6 +149,17 @@ impl Daemon {
         pack.pipe_into(import)
             .with_context(|| format!("cannot import {image}"))
     }
+}
+
+/// The command line of a daemon whose files are in `dir`, and whose containers are in the control group `group`. It does
+/// not change the firewall.
+pub(crate) fn dockerd(dir: &Path, group: &str) -> String {
+    let dir = dir.display();
+    format!(
+        "dockerd --host unix://{dir}/sock --config-file {dir}/daemon.json --data-root {dir}/data \
+         --exec-root {dir}/exec --pidfile {dir}/pid --cgroup-parent /{group} \
+         --exec-opt native.cgroupdriver=cgroupfs --iptables=false --ip6tables=false"
+    )
 }
 
 fn client<const N: usize>(host: &str, args: [&str; N]) -> Cmd {
@@ -235,7 +229,7 @@ pub(crate) fn pack_everything(workspace: &Workspace) -> Result<Cmd> {
         "there is no {}: run `cargo xtask setup`",
         node.display()
     );
-    // Only the program of Node.js, and none of the MCP clients, which are over a gigabyte.
+    // Of Node.js, only the program is packed. The MCP clients are left out, since they take over a gigabyte.
     let pack = pack_libraries(&node)?
         .args(["--exclude=conformance", "--exclude=@octokit"])
         .args(["--exclude=@anthropic-ai", "--exclude=@google"])
@@ -265,7 +259,7 @@ impl Drop for Daemon {
         if self.own.is_none() {
             return;
         }
-        // Remove containers and networks while the daemon runs, since it does so most reliably.
+        // Remove containers and networks while the daemon runs, since the daemon does so most reliably.
         let ids = self.client(["ps", "-aq"]).output().unwrap_or_default();
         if !ids.trim().is_empty() {
             let remove = self.client(["rm", "--force", "--volumes"]);
@@ -277,7 +271,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The network device of a daemon. The name is short and contains the owner.
+/// The network device of a daemon. The name is short and contains the process id of the owner.
 fn bridge(owner: u32) -> String {
     format!("twh{owner}")
 }

@@ -17,16 +17,18 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use ureq::Agent;
 
-use crate::{daemon, http, shell::Cmd};
+use crate::{daemon, shell::Cmd};
 
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Polls until Toolwharf must be ready: 30 s.
+/// Maximum number of polls until Toolwharf is ready: 30 s.
 const MAX_READY_POLLS: u32 = 300;
-/// Polls until Toolwharf must have exited after SIGTERM: 30 s.
+/// Maximum number of polls until Toolwharf has exited after SIGTERM: 30 s.
 const MAX_STOP_POLLS: u32 = 300;
 
-/// The running Toolwharf. Dropping it stops it.
+/// A running Toolwharf process. Dropping this value stops the process.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     child: Child,
@@ -35,7 +37,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts it.
+    /// Starts Toolwharf.
     ///
     /// # Errors
     ///
@@ -62,13 +64,18 @@ impl Gateway {
     ///
     /// If it exits, is not ready in time, or a signal arrives.
     pub(crate) fn wait_until_ready(&mut self, address: SocketAddr) -> Result<()> {
+        let agent = Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .timeout_global(Some(ANSWER_TIMEOUT));
+        let agent = agent.build().new_agent();
         for _ in 0..MAX_READY_POLLS {
             if let Some(status) = self.child.try_wait()? {
                 bail!("toolwharf ended before it was ready: {status}");
             }
             ensure!(!self.interrupted(), "interrupted");
-            let status = http::get_status(address, "/readyz", Duration::from_secs(2));
-            if status.is_ok_and(|status| status == 200) {
+            let answer = agent.get(format!("http://{address}/readyz")).call();
+            if answer.is_ok_and(|answer| answer.status() == 200) {
                 return Ok(());
             }
             thread::sleep(POLL_INTERVAL);
@@ -76,15 +83,14 @@ impl Gateway {
         bail!("toolwharf is not ready: /readyz at {address} does not answer 200")
     }
 
-    /// Waits until it exits or a signal requests a stop.
+    /// Waits until Toolwharf exits or a signal requests a stop.
     ///
     /// # Errors
     ///
     /// If it fails or does not exit.
     pub(crate) fn wait(mut self) -> Result<()> {
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "toolwharf ended: {status}");
+            if self.has_ended()? {
                 return Ok(());
             }
             if self.interrupted() {
@@ -94,7 +100,16 @@ impl Gateway {
         }
     }
 
-    /// Stops it and waits until it has exited.
+    /// Returns whether Toolwharf has exited. Fails if its exit code is not 0.
+    fn has_ended(&mut self) -> Result<bool> {
+        let ended = self.child.try_wait()?;
+        if let Some(status) = ended {
+            ensure!(status.success(), "toolwharf ended: {status}");
+        }
+        Ok(ended.is_some())
+    }
+
+    /// Stops Toolwharf and waits until it has exited.
     ///
     /// # Errors
     ///
@@ -105,8 +120,7 @@ impl Gateway {
             kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         }
         for _ in 0..MAX_STOP_POLLS {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "toolwharf ended: {status}");
+            if self.has_ended()? {
                 return Ok(());
             }
             thread::sleep(POLL_INTERVAL);
@@ -118,7 +132,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if self.stop().is_err() {
-            // It has been reaped or does not react. There is nothing to report in either case.
+            // Toolwharf has already been reaped or does not react to SIGTERM. Both need no report.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::workspace::Workspace;
@@ -89,17 +89,16 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let graph = Graph::read(&metadata).context("cannot read what cargo metadata says")?;
     let rules = Rule::read(RULES).context("a line of RULES lacks a part")?;
     let wrong = check(&graph, &rules);
-    if wrong.is_empty() {
-        eprintln!(
-            "    {} crates, all edges match docs/architecture.md",
-            graph.ours.len()
-        );
-        return Ok(());
-    }
-    bail!(
+    ensure!(
+        wrong.is_empty(),
         "the dependency graph does not match docs/architecture.md:\n  {}",
         wrong.join("\n  ")
-    )
+    );
+    eprintln!(
+        "    {} crates, all edges match docs/architecture.md",
+        graph.ours.len()
+    );
+    Ok(())
 }
 
 /// Packages by id, with the dependencies that are part of the build.

@@ -4,20 +4,22 @@
 //! and gVisor. The command gets its kubeconfig in `TOOLWHARF_TEST_KUBERNETES` and `KUBECONFIG`. Kubernetes itself is
 //! built once, from Debian's source package, in `~/.cache/toolwharf`. Everything else comes from Debian packages.
 //!
-//! All files are below the system's temporary directory: sockets, data, certificates, network namespaces; control
-//! groups have its name. Ports are free ports of the loopback device. Exception: the kubelet refuses loopback and
-//! listens on the address of a bridge that leads only to the pods. No firewall rule is set. The kubelet of 1.20 always
-//! writes to `/var/log/pods`, so there can be only one such cluster at a time on a machine, which a lock ensures.
-//! `--control-plane` starts only the API server and etcd; any number of them may run next to a whole cluster.
+//! All files (sockets, data, certificates, network namespaces) are in one directory below the system's temporary
+//! directory. Control groups have the name of that directory. The daemons listen on free ports of the loopback device.
+//! Exception: the kubelet refuses loopback and listens on the address of a bridge that leads only to the pods. No
+//! firewall rule is set. The kubelet of 1.20 always writes to `/var/log/pods`, so there can be only one such cluster at
+//! a time on a machine, which a lock ensures. `--control-plane` starts only the API server and etcd; any number of them
+//! may run next to a whole cluster.
 //!
-//! The cluster has no network plugin that enforces policies, no volume provisioner (a number of volumes on the host's
-//! disk exist instead), and pods cannot reach the API server.
+//! The cluster has no network plugin that enforces policies, no volume provisioner (60 volumes on the host's disk exist
+//! instead), and pods cannot reach the API server.
 //!
-//! It stops when the command ends or this process gets a signal. If this process is killed, the daemons get a signal,
-//! and the next cluster removes what is left.
+//! The cluster stops when the command ends or this process gets a signal. If this process is killed, the daemons get a
+//! signal, and the next cluster removes what is left.
 
 use std::{
     env,
+    ffi::OsStr,
     fs::{self, File},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -38,9 +40,9 @@ use crate::{
     workspace::{FEATURES, Workspace},
 };
 
-/// Tells tests where the kubeconfig of a whole cluster is.
+/// The environment variable with the kubeconfig of a whole cluster, for tests.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
-/// Tells tests where the kubeconfig of an API server is, with or without nodes.
+/// The environment variable with the kubeconfig of an API server, with or without nodes, for tests.
 pub(crate) const API_VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES_API";
 const DIR_PREFIX: &str = "toolwharf-kubernetes-";
 const KUBERNETES_PROGRAMS: [&str; 4] = [
@@ -62,7 +64,7 @@ const NEEDED_BY_NODES: [(&str, &str); 7] = [
     ("gcc", "gcc"),
 ];
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
-/// Newer versions cannot build it.
+/// The Go compiler. Newer versions cannot build Kubernetes 1.20.
 pub(crate) const GO: &str = "/usr/lib/go-1.19/bin/go";
 /// Kernel settings that the kubelet changes for the whole machine.
 const KERNEL_SETTINGS: [&str; 6] = [
@@ -103,7 +105,7 @@ impl Parts {
         }
     }
 
-    /// The Kubernetes programs that it needs.
+    /// The Kubernetes programs that these parts consist of.
     fn programs(self) -> &'static [&'static str] {
         match self {
             Self::ControlPlane => &KUBERNETES_PROGRAMS[..1],
@@ -215,7 +217,8 @@ impl Cluster {
         })
     }
 
-    /// Tells the command where the cluster is, and adds `kubectl` to its `PATH` in case the system has none.
+    /// Passes the kubeconfig of the cluster to the command, and adds `kubectl` to its `PATH` in case the system has
+    /// none.
     pub(crate) fn tell(&self, cmd: Cmd) -> Cmd {
         let path = env::var("PATH").unwrap_or_default();
         let own = cache().map(|cache| cache.join("bin")).unwrap_or_default();
@@ -239,7 +242,12 @@ impl Own {
             .replace("@PORT@", &port.to_string())
     }
 
-    fn start(&mut self, name: &str, program: &Path, args: &[String]) -> Result<()> {
+    fn start(
+        &mut self,
+        name: &str,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<()> {
         let cmd = Cmd::new("setpriv")
             .args(["--pdeathsig", "TERM", "--"])
             .arg(program)
@@ -293,7 +301,6 @@ impl Own {
         let made = keys.into_command().stderr(Stdio::null()).status()?;
         ensure!(made.success(), "cannot make certificates with openssl");
         let [etcd, peers] = [etcd, peers].map(|port| format!("http://127.0.0.1:{port}"));
-        let program = docker::program("etcd").context("there is no etcd")?;
         let args = [
             "--data-dir=etcd".to_owned(),
             format!("--listen-client-urls={etcd}"),
@@ -303,7 +310,7 @@ impl Own {
             format!("--initial-cluster=default={peers}"),
             "--unsafe-no-fsync".to_owned(),
         ];
-        self.start("etcd", &program, &args)?;
+        self.start("etcd", "etcd", args)?;
         let api = format!("--secure-port={api}");
         let etcd = format!("--etcd-servers={etcd}");
         let args = [
@@ -325,11 +332,7 @@ impl Own {
             "--service-account-signing-key-file=accounts.key",
             "--endpoint-reconciler-type=none",
         ];
-        self.start(
-            "kube-apiserver",
-            &bin.join("kube-apiserver"),
-            &args.map(str::to_owned),
-        )?;
+        self.start("kube-apiserver", bin.join("kube-apiserver"), args)?;
         self.wait("the API server", interrupted, |own| {
             own.kubectl(["get", "--raw=/readyz"]).succeeds()
         })
@@ -346,11 +349,8 @@ impl Own {
             "--root-ca-file=ca.crt",
             "--use-service-account-credentials=true",
         ];
-        self.start(
-            "kube-controller-manager",
-            &bin.join("kube-controller-manager"),
-            &args.map(str::to_owned),
-        )?;
+        let name = "kube-controller-manager";
+        self.start(name, bin.join(name), args)?;
         let args = [
             "--kubeconfig=scheduler.conf",
             "--bind-address=127.0.0.1",
@@ -358,11 +358,7 @@ impl Own {
             "--secure-port=0",
             "--leader-elect=false",
         ];
-        self.start(
-            "kube-scheduler",
-            &bin.join("kube-scheduler"),
-            &args.map(str::to_owned),
-        )
+        self.start("kube-scheduler", bin.join("kube-scheduler"), args)
     }
 
     /// The address of the node on the bridge of the pods.
@@ -375,8 +371,8 @@ impl Own {
         let subnet = format!("{address}/24");
         let link = self.bridge.clone();
         let ip = |args: &[&str]| Cmd::new("ip").args(args).run_for_effect();
-        // Without a fixed address, a bridge takes the lowest address of its ports and changes it when pods come and go.
-        // Packets of the other pods to this host would then be lost for half a minute.
+        // Without a fixed MAC address, a bridge takes the lowest address of its ports and changes it when pods come and
+        // go. Packets of the other pods to this host would then be lost for half a minute.
         let ethernet = format!("02:00:0a:e9:{:02x}:01", std::process::id() % 256);
         ip(&["link", "add", &link, "address", &ethernet, "type", "bridge"])?;
         ip(&["address", "add", &subnet, "dev", &link])?;
@@ -415,12 +411,8 @@ impl Own {
             fs::write(self.at(name), self.text(text, &address, port))?;
         }
         fs::set_permissions(self.at("runsc"), fs::Permissions::from_mode(0o755))?;
-        let program = docker::program("containerd").context("there is no containerd")?;
-        self.start(
-            "containerd",
-            &program,
-            &["--config=containerd.toml".to_owned()],
-        )?;
+        let config = ["--config=containerd.toml"];
+        self.start("containerd", "containerd", config)?;
         self.wait("containerd", interrupted, |own| {
             own.ctr(["version"]).succeeds()
         })?;
@@ -447,8 +439,7 @@ impl Own {
                 self.at("containerd.sock").display()
             ),
         ];
-        let shell = docker::program("sh").context("there is no sh")?;
-        self.start("kubelet", &shell, &args)?;
+        self.start("kubelet", "sh", args)?;
         self.wait("the node", interrupted, |own| {
             let ready = own.kubectl(["wait", "--for=condition=Ready", "--timeout=0", "node/node"]);
             ready.succeeds()
@@ -463,7 +454,8 @@ impl Own {
         let mut text = include_str!("kubernetes/objects.yaml").to_owned();
         for number in 0..VOLUME_COUNT {
             let path = self.at(&format!("volumes/{number}"));
-            // Writable for the pod's group, as from a storage class. Kubernetes does not do that for a `hostPath`.
+            // A volume is writable for the pod's group, like one from a storage class. Kubernetes does not ensure that
+            // for a `hostPath`.
             fs::create_dir_all(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
             let volume = serde_json::json!({
@@ -509,7 +501,7 @@ impl Own {
 
         let target = workspace.target()?.join("debug");
         let scripted = docker::pack_program(&target.join("testkit-scripted"))?;
-        // Programs that report its processes, since no other container sees them.
+        // Tests use these programs to list the processes of the pod, since no other container sees them.
         let import = with_applets(scripted, &["bin/sh", "bin/cat"]);
         self.import("scripted:1", import, &["/testkit-scripted"], &[])?;
         self.import(
@@ -571,12 +563,12 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Without it, no further containers are started.
+        // The kubelet stops first, so that it starts no further containers.
         self.daemons.retain(|daemon| daemon.name != "kubelet");
         if self.lock.is_some() {
             end_pods(&self.dir.name);
         }
-        // The last one first: etcd is needed by all others.
+        // The last daemon stops first, and etcd last, since all others need it.
         while self.daemons.pop().is_some() {}
         if self.lock.is_none() {
             return;
@@ -639,7 +631,7 @@ fn cache() -> Result<PathBuf> {
     Ok(cache)
 }
 
-/// Part of the set-up: builds the API server in advance, unless another cluster is given.
+/// Part of the set-up: builds the API server in advance, unless the environment names another cluster.
 pub(crate) fn build_api_server(_: &Workspace) -> Result<()> {
     if env::var_os(API_VARIABLE).is_some_and(|config| !config.is_empty()) {
         return Ok(());

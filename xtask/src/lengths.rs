@@ -4,11 +4,11 @@
 
 use std::fs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::workspace::{Workspace, files};
 
-/// Lines per file.
+/// Maximum number of lines per file.
 const MAX_LINES: usize = 800;
 const FOLDERS: [&str; 3] = ["crates", "xtask", "examples"];
 
@@ -30,14 +30,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         }
     }
     let wrong = check(&lengths);
-    if wrong.is_empty() {
-        eprintln!("    {} files, none over {MAX_LINES} lines", lengths.len());
-        return Ok(());
-    }
-    bail!(
+    ensure!(
+        wrong.is_empty(),
         "no Rust file may have more than {MAX_LINES} lines:\n  {}",
         wrong.join("\n  ")
-    )
+    );
+    eprintln!("    {} files, none over {MAX_LINES} lines", lengths.len());
+    Ok(())
 }
 
 /// All violations, as readable lines.

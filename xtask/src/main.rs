@@ -1,9 +1,9 @@
 //! `cargo xtask`: all development tasks of this repository, as commands.
 //!
-//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`; the others are parts of these. Each prints what it runs. This
-//! crate uses the workspace only through `cargo` and the binaries: no crate of the workspace depends on it, nor the
-//! other way round. Downloads use only the clients of package registries. Outside the checkout, only `apt-get`, `cargo
-//! install` and the build of Kubernetes write files.
+//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`; the others are parts of these. Each prints what
+//! it runs. This crate uses the workspace only through `cargo` and the binaries: no crate of the workspace depends on
+//! this crate, and it depends on none of them. Downloads use only the clients of package registries. Outside the
+//! checkout, only `apt-get`, `cargo install` and the build of Kubernetes write files.
 
 mod before;
 mod checks;
@@ -12,7 +12,6 @@ mod demo;
 mod docker;
 mod gateway;
 mod graph;
-mod http;
 mod kubernetes;
 mod lengths;
 mod modules;
@@ -22,6 +21,7 @@ mod recipes;
 mod setup;
 mod shell;
 mod swarm;
+mod undeclared;
 mod web;
 mod workspace;
 
@@ -114,26 +114,9 @@ enum Command {
     },
     /// Builds Toolwharf and serves two MCP servers with it: the dice example, and a third-party server through uvx or
     /// npx
-    Demo {
-        /// Call a tool of each server, print the results and exit
-        #[arg(long)]
-        exit_after_check: bool,
-        /// Where to listen
-        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
-        listen: std::net::SocketAddr,
-    },
+    Demo(demo::Options),
     /// Builds and runs the recipe vault (examples/recipe-vault): a chat page, an agent and its tools
-    Recipes {
-        /// Build the release profile, which takes several minutes longer
-        #[arg(long)]
-        release: bool,
-        /// Where to listen
-        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
-        listen: std::net::SocketAddr,
-        /// A copy of `examples/recipe-vault` with your own files
-        #[arg(long, value_name = "DIR")]
-        example: Option<std::path::PathBuf>,
-    },
+    Recipes(recipes::Options),
     /// Builds the release binaries and runs the benchmarks
     Bench {
         /// Arguments for the `bench` binary
@@ -152,7 +135,7 @@ enum Command {
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
-        // Without the backtrace of `RUST_BACKTRACE`, which would hide the remedy.
+        // Printed without the backtrace of `RUST_BACKTRACE`, which would hide the remedy.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -164,17 +147,15 @@ fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::locate()?;
     match command {
         Command::Test { nextest } => return checks::test(&workspace, &nextest),
-        Command::Soak {
-            part: Some(part), ..
-        } if part == "swarm" => return checks::soak_swarm(&workspace),
-        Command::Soak { part: Some(_), .. } => return checks::soak_kubernetes(&workspace),
-        Command::Soak { nextest, .. } => return checks::soak(&workspace, &nextest),
-        Command::Postgres { command } => {
-            return postgres::run(Cmd::of(&command));
+        Command::Soak { part, nextest } => {
+            return match part.as_deref() {
+                None => checks::soak(&workspace, &nextest),
+                Some("swarm") => checks::soak_swarm(&workspace),
+                Some(_) => checks::soak_kubernetes(&workspace),
+            };
         }
-        Command::Docker { command } => {
-            return docker::run(&workspace, Cmd::of(&command));
-        }
+        Command::Postgres { command } => return postgres::run(Cmd::of(&command)),
+        Command::Docker { command } => return docker::run(&workspace, Cmd::of(&command)),
         Command::Kubernetes {
             control_plane,
             command,
@@ -185,30 +166,15 @@ fn run(command: Command) -> Result<ExitCode> {
             };
             return kubernetes::run(&workspace, parts, Cmd::of(&command));
         }
-        Command::Swarm { command } => {
-            return swarm::run(&workspace, Cmd::of(&command));
-        }
+        Command::Swarm { command } => return swarm::run(&workspace, Cmd::of(&command)),
         Command::Before { command } => before::run(&workspace, Cmd::of(&command)),
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),
         Command::Graph => checks::structure(&workspace),
         Command::Web { check: false } => web::build(&workspace),
         Command::Web { check: true } => web::check(&workspace),
-        Command::Demo {
-            exit_after_check,
-            listen,
-        } => demo::run(
-            &workspace,
-            &demo::Options {
-                exit_after_check,
-                listen,
-            },
-        ),
-        Command::Recipes {
-            release,
-            listen,
-            example,
-        } => recipes::run(&workspace, release, listen, example),
+        Command::Demo(options) => demo::run(&workspace, &options),
+        Command::Recipes(options) => recipes::run(&workspace, options),
         Command::Bench { args } => checks::bench(&workspace, &args),
         Command::Chaos { args } => checks::chaos(&workspace, &args),
     }?;

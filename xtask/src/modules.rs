@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use syn::{Attribute, Item, Meta, UseTree, visit::Visit};
 
 use crate::workspace::{Workspace, files};
@@ -42,14 +42,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             }
         }
     }
-    if wrong.is_empty() {
-        eprintln!("    {count} modules, no cycles");
-        return Ok(());
-    }
-    bail!(
+    ensure!(
+        wrong.is_empty(),
         "modules depend on each other in a cycle:\n  {}",
         wrong.join("\n  ")
-    )
+    );
+    eprintln!("    {count} modules, no cycles");
+    Ok(())
 }
 
 /// The folders of all crates.

@@ -2,10 +2,11 @@
 //!
 //! It has a data directory below the system's temporary directory, and listens on a free port of 127.0.0.1 with a
 //! random password. The command gets its URL in `TOOLWHARF_TEST_POSTGRES`. Postgres refuses to run as root, so root
-//! runs it as the user `postgres` of the Debian package. Its data is not kept, and it does not even sync.
+//! runs it as the user `postgres` of the Debian package. The data is not kept, so the server does not sync it to the
+//! disk.
 //!
-//! It stops when the command ends, when this process gets a signal (which is passed to the command first), and, through
-//! a parent-death signal, when this process is killed.
+//! The server stops when the command ends, when this process gets a signal (which is passed to the command first), and,
+//! through a parent-death signal, when this process is killed.
 
 use std::{
     fs::{self, File},
@@ -24,10 +25,10 @@ use crate::{
     shell::{Cmd, heading, is_executable, is_root, which},
 };
 
-/// Tells tests where the server is.
+/// The environment variable with the URL of the server, for tests.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
 
-/// Tells tests where the programs of Postgres are, to start a server themselves.
+/// The environment variable with the directory of the Postgres programs, for tests that start a server themselves.
 pub(crate) const PROGRAMS: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
 
 const USER: &str = "postgres";
@@ -45,7 +46,7 @@ pub(crate) fn programs() -> Option<PathBuf> {
         .flatten()
         .map(|version| version.path().join("bin"))
         .collect();
-    // Newest last. Sorted by number, since 9 is older than 15.
+    // The newest version comes last. Versions are sorted as numbers, since 9 is older than 15.
     debian.sort_by_key(|dir| {
         let version = dir.parent().and_then(Path::file_name);
         version.and_then(|version| version.to_str()?.parse::<u32>().ok())
@@ -124,8 +125,8 @@ impl Server {
     }
 }
 
-/// The program, run as a user that Postgres accepts. It gets the signal for a fast shutdown when this process is
-/// killed.
+/// A command for the program, run as a user that Postgres accepts. It gets the signal for a fast shutdown when this
+/// process is killed.
 fn as_user(program: &Path) -> Result<Cmd> {
     let mut cmd = Cmd::new("setpriv").args(["--pdeathsig", "INT"]);
     if is_root()? {

@@ -9,17 +9,14 @@ use anyhow::{Context, Result};
 
 use crate::{
     shell::{Cmd, is_executable},
-    workspace::Workspace,
+    workspace::{Stamp, Workspace},
 };
-
-/// The file that names the installed version.
-pub(crate) const FETCH_STAMP: &str = "installed";
 
 pub(crate) const REQUIREMENTS: &str = include_str!("../deps/requirements.txt");
 pub(crate) const CONSTRAINTS: &str = include_str!("../deps/constraints.txt");
 
-/// A Python that can create environments. Debian's cannot unless `python3-venv` is installed, and the first one on the
-/// `PATH` may be another one.
+/// A Python that can create environments. Debian's Python can only if `python3-venv` is installed. The first Python on
+/// the `PATH` may be another installation.
 pub(crate) fn find() -> Option<PathBuf> {
     const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))";
     ["python3", "/usr/bin/python3", "/usr/local/bin/python3"]
@@ -76,14 +73,14 @@ fn write(workspace: &Workspace, name: &str, text: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Part of the set-up: the same in `.work`, for the tests.
+/// Part of the set-up: installs the fetch server in `.work`, for the tests.
 ///
 /// # Errors
 ///
 /// If it cannot be installed.
 pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
-    // By its canonical path, since the installed files contain it: `.work` may be a link, and its target may outlive
-    // it.
+    // The canonical path is used, since the installed files contain the path: `.work` may be a link, and the target of
+    // the link may outlive the link.
     let work = workspace.work().canonicalize()?;
     let (bin, tools) = (work.join("venv/bin"), work.join("tools"));
     install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))
@@ -93,7 +90,9 @@ pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
 /// which it would need this environment's proxies and certificates.
 pub(crate) fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> Result<()> {
     let package = pinned("mcp-server-fetch").context("mcp-server-fetch is not pinned")?;
-    if is_executable(&tools.join("mcp-server-fetch/bin/mcp-server-fetch")) && installed(tools) {
+    // Records the installed version.
+    let stamp = Stamp::new(tools.join("installed"), package.to_owned());
+    if is_executable(&tools.join("mcp-server-fetch/bin/mcp-server-fetch")) && stamp.holds() {
         return Ok(());
     }
     let uv = folder(uvx).join("uv");
@@ -107,14 +106,7 @@ pub(crate) fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> 
         .env("UV_TOOL_DIR", tools)
         .env("UV_TOOL_BIN_DIR", tools.join("bin"))
         .run()?;
-    fs::write(tools.join(FETCH_STAMP), package)?;
-    Ok(())
-}
-
-/// Returns whether the installed version is the pinned one.
-pub(crate) fn installed(tools: &Path) -> bool {
-    let stamp = fs::read_to_string(tools.join(FETCH_STAMP)).ok();
-    stamp.as_deref() == pinned("mcp-server-fetch")
+    stamp.write()
 }
 
 pub(crate) fn folder(file: &Path) -> &Path {

@@ -25,17 +25,30 @@ use crate::{
 
 const KEY_VARIABLE: &str = "ANTHROPIC_API_KEY";
 
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Build the release profile, which takes several minutes longer
+    #[arg(long)]
+    release: bool,
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
+    listen: SocketAddr,
+    /// A copy of `examples/recipe-vault` with your own files
+    #[arg(long, value_name = "DIR")]
+    example: Option<PathBuf>,
+}
+
 /// Builds and serves, until it is stopped.
 ///
 /// # Errors
 ///
 /// Without a key for the model, or if a part cannot be installed, built or started.
-pub(crate) fn run(
-    workspace: &Workspace,
-    release: bool,
-    listen: SocketAddr,
-    example: Option<PathBuf>,
-) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: Options) -> Result<()> {
+    let Options {
+        release,
+        listen,
+        example,
+    } = options;
     let example = match example {
         Some(copy) => copy
             .canonicalize()

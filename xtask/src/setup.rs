@@ -1,13 +1,13 @@
 //! `cargo xtask setup`: installs what the tests and the demo need in addition to a Rust toolchain.
 //!
-//! There are five kinds: system packages ([`TOOLS`], through `apt-get`, as root only), npm and Python packages (pinned
-//! in `xtask/deps`, installed into `.work`; one of them a second time where `uvx` looks for it), cargo's helpers, and the
-//! API server of Kubernetes, which is built from Debian's source package.
-//! Parts that are present are left alone: a second run takes well under a second. What cannot be installed is reported
-//! at the end, with the command to do it, and is an error.
+//! There are five kinds of parts: system packages ([`TOOLS`], through `apt-get`, as root only), npm and Python packages
+//! (pinned in `xtask/deps`, installed into `.work`; one of them a second time where `uvx` looks for it), cargo's
+//! helpers, and the API server of Kubernetes, which is built from Debian's source package. Parts that are present are
+//! left alone: a second run takes well under a second. What cannot be installed is reported at the end, with the
+//! command to do it, and is an error.
 //!
-//! Concurrent runs wait for each other. An interrupted run is repaired by the next one, since a part counts as
-//! installed only by the stamp that is written after it.
+//! Concurrent runs wait for each other. The next run repairs an interrupted one: the stamp of a part is written after
+//! its installation, and without the stamp, the part counts as missing.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ use crate::{
     docker, kubernetes, postgres, python,
     shell::{Cmd, heading, is_executable, is_root, which},
     web,
-    workspace::Workspace,
+    workspace::{Stamp, Workspace},
 };
 
 const PACKAGE: &str = include_str!("../deps/package.json");
@@ -34,140 +34,76 @@ const BUILT_HELPERS: [(&str, &str, &str, &[&str]); 2] = [
         "cargo-deny",
         "0.20.2",
         "which checks licences, banned crates and sources",
-        // The optimized build takes four times as long, and the check only three seconds less.
+        // A debug build suffices: an optimized build takes four times as long, and saves only three seconds per check.
         &["--debug"],
     ),
 ];
 
-/// A program that the system must have.
+/// All system packages needed by tests or the demo, one line for each tool: its name, why it is needed, how it is found
+/// (see [`Tool::is_found`]), and its Debian packages. A line with `#` explains the next one.
+const TOOLS: &str = "
+git | mcp-server-git works on a repository | path: git | git
+node | servers from npm run on it | path: node | nodejs
+npm | installs servers from npm | path: npm | npm
+python3 (3.10 or later, with venv) | servers from PyPI run on it | python | python3 python3-venv
+postgres (with initdb and pg_isready) | the store is tested on it | postgres | postgresql
+dockerd (with docker, containerd and runc) | servers are hosted in its containers \
+    | debian: dockerd docker containerd runc docker-init | docker.io
+runsc | gVisor, which containers run in | debian: runsc | runsc
+bwrap | servers are hosted in its sandboxes | debian: bwrap | bubblewrap
+busybox | the tests' containers are made of it | debian: busybox | busybox-static
+mkfs.ext4 (with e2fsck, resize2fs and debugfs) | volumes of limited size are made with it \
+    | debian: mkfs.ext4 e2fsck resize2fs debugfs | e2fsprogs
+faketime | replicas are tested with clocks that differ | path: faketime | faketime
+etcd | Kubernetes' API server keeps its objects there | debian: etcd | etcd-server
+openssl | certificates for the API server and for daemons are made with it | path: openssl | openssl
+go 1.19 | Kubernetes' API server is built with it, once | go | golang-1.19-go
+bridge, a network plugin | pods of a Kubernetes node are connected by it \
+    | plugin: bridge | containernetworking-plugins
+nginx | replicas are tested behind it | debian: nginx | nginx-light
+socat | daemons are reached with certificates in tests | path: socat | socat
+# The browser cannot draw text without a font.
+chromium | pages are tested in it | path: chromium | chromium fonts-dejavu-core
+";
+
+/// A program that the system must have: a line of [`TOOLS`].
+#[derive(Clone, Copy)]
 struct Tool {
     name: &'static str,
     why: &'static str,
-    found: fn() -> bool,
+    found: &'static str,
     /// Its Debian packages.
-    apt: &'static [&'static str],
+    apt: &'static str,
 }
 
-/// All system packages needed by tests or the demo.
-const TOOLS: &[Tool] = &[
-    Tool {
-        name: "git",
-        why: "mcp-server-git works on a repository",
-        found: || on_path(&["git"]),
-        apt: &["git"],
-    },
-    Tool {
-        name: "node",
-        why: "servers from npm run on it",
-        found: || on_path(&["node"]),
-        apt: &["nodejs"],
-    },
-    Tool {
-        name: "npm",
-        why: "installs servers from npm",
-        found: || on_path(&["npm"]),
-        apt: &["npm"],
-    },
-    Tool {
-        name: "python3 (3.10 or later, with venv)",
-        why: "servers from PyPI run on it",
-        found: || python::find().is_some(),
-        apt: &["python3", "python3-venv"],
-    },
-    Tool {
-        name: "postgres (with initdb and pg_isready)",
-        why: "the store is tested on it",
-        found: || postgres::programs().is_some(),
-        apt: &["postgresql"],
-    },
-    Tool {
-        name: "dockerd (with docker, containerd and runc)",
-        why: "servers are hosted in its containers",
-        found: || in_debian(&["dockerd", "docker", "containerd", "runc", "docker-init"]),
-        apt: &["docker.io"],
-    },
-    Tool {
-        name: "runsc",
-        why: "gVisor, which containers run in",
-        found: || in_debian(&["runsc"]),
-        apt: &["runsc"],
-    },
-    Tool {
-        name: "bwrap",
-        why: "servers are hosted in its sandboxes",
-        found: || in_debian(&["bwrap"]),
-        apt: &["bubblewrap"],
-    },
-    Tool {
-        name: "busybox",
-        why: "the tests' containers are made of it",
-        found: || in_debian(&["busybox"]),
-        apt: &["busybox-static"],
-    },
-    Tool {
-        name: "mkfs.ext4 (with e2fsck, resize2fs and debugfs)",
-        why: "volumes of limited size are made with it",
-        found: || in_debian(&["mkfs.ext4", "e2fsck", "resize2fs", "debugfs"]),
-        apt: &["e2fsprogs"],
-    },
-    Tool {
-        name: "faketime",
-        why: "replicas are tested with clocks that differ",
-        found: || on_path(&["faketime"]),
-        apt: &["faketime"],
-    },
-    Tool {
-        name: "etcd",
-        why: "Kubernetes' API server keeps its objects there",
-        found: || in_debian(&["etcd"]),
-        apt: &["etcd-server"],
-    },
-    Tool {
-        name: "openssl",
-        why: "certificates for the API server and for daemons are made with it",
-        found: || on_path(&["openssl"]),
-        apt: &["openssl"],
-    },
-    Tool {
-        name: "go 1.19",
-        why: "Kubernetes' API server is built with it, once",
-        found: || Path::new(kubernetes::GO).exists(),
-        apt: &["golang-1.19-go"],
-    },
-    Tool {
-        name: "bridge, a network plugin",
-        why: "pods of a Kubernetes node are connected by it",
-        found: || Path::new(kubernetes::PLUGINS).join("bridge").exists(),
-        apt: &["containernetworking-plugins"],
-    },
-    Tool {
-        name: "nginx",
-        why: "replicas are tested behind it",
-        found: || in_debian(&["nginx"]),
-        apt: &["nginx-light"],
-    },
-    Tool {
-        name: "socat",
-        why: "daemons are reached with certificates in tests",
-        found: || on_path(&["socat"]),
-        apt: &["socat"],
-    },
-    Tool {
-        name: "chromium",
-        why: "pages are tested in it",
-        found: || on_path(&["chromium"]),
-        // The browser cannot draw text without a font.
-        apt: &["chromium", "fonts-dejavu-core"],
-    },
-];
+impl Tool {
+    fn all() -> Vec<Self> {
+        let lines = TOOLS.lines().filter(|line| !line.starts_with('#'));
+        let tool = |line: &'static str| {
+            let mut parts = line.split('|').map(str::trim);
+            Some(Self {
+                name: parts.next()?,
+                why: parts.next()?,
+                found: parts.next()?,
+                apt: parts.next()?,
+            })
+        };
+        lines.filter_map(tool).collect()
+    }
 
-fn on_path(programs: &[&str]) -> bool {
-    programs.iter().all(|name| which(name).is_some())
-}
-
-/// Returns whether all are in the directories of Debian's packages.
-fn in_debian(programs: &[&str]) -> bool {
-    docker::ensure_installed(programs).is_ok()
+    fn is_found(&self) -> bool {
+        let (how, names) = self.found.split_once(": ").unwrap_or((self.found, ""));
+        let mut names = names.split_whitespace();
+        match how {
+            "python" => python::find().is_some(),
+            "postgres" => postgres::programs().is_some(),
+            "go" => Path::new(kubernetes::GO).exists(),
+            "plugin" => names.all(|name| Path::new(kubernetes::PLUGINS).join(name).exists()),
+            // Searches only the directories of Debian's packages.
+            "debian" => names.all(|name| docker::program(name).is_some()),
+            _ => names.all(|name| which(name).is_some()),
+        }
+    }
 }
 
 /// Installs everything.
@@ -192,7 +128,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         ("cargo's helpers", cargo_helpers),
         ("Kubernetes' API server", kubernetes::build_api_server),
     ];
-    let mut missing = Vec::from_iter(system_tools(&TOOLS.iter().collect::<Vec<_>>())?);
+    let mut missing = Vec::from_iter(system_tools(Tool::all())?);
     // Downloads wait for the network while the builds use the processor.
     thread::scope(|scope| {
         let builds = scope.spawn(|| install(workspace, &builds));
@@ -218,17 +154,15 @@ fn install(workspace: &Workspace, parts: &[(&str, Part)]) -> Vec<String> {
     parts.iter().filter_map(failure).collect()
 }
 
-/// A Python that can create environments. Installed if possible.
+/// Returns a Python that can create environments. It is installed if missing and if possible.
 ///
 /// # Errors
 ///
 /// If none is found. The error says how to get it.
 pub(crate) fn python() -> Result<std::path::PathBuf> {
-    let tools: Vec<&Tool> = TOOLS
-        .iter()
-        .filter(|tool| tool.name.starts_with("python3"))
-        .collect();
-    let missing = system_tools(&tools)?;
+    let mut tools = Tool::all();
+    tools.retain(|tool| tool.found == "python");
+    let missing = system_tools(tools)?;
     python::find().with_context(|| missing.unwrap_or_default())
 }
 
@@ -247,12 +181,8 @@ type Part = fn(&Workspace) -> Result<()>;
 /// Installs missing system packages, if possible.
 ///
 /// Returns what is still missing, as a text for the user.
-fn system_tools(tools: &[&'static Tool]) -> Result<Option<String>> {
-    let absent: Vec<&Tool> = tools
-        .iter()
-        .filter(|tool| !(tool.found)())
-        .copied()
-        .collect();
+fn system_tools(mut absent: Vec<Tool>) -> Result<Option<String>> {
+    absent.retain(|tool| !tool.is_found());
     if absent.is_empty() {
         return Ok(None);
     }
@@ -264,11 +194,11 @@ fn system_tools(tools: &[&'static Tool]) -> Result<Option<String>> {
             eprintln!("    {error:#}");
         }
     }
-    let absent: Vec<&Tool> = absent.into_iter().filter(|tool| !(tool.found)()).collect();
+    absent.retain(|tool| !tool.is_found());
     Ok(how_to_install(&absent, apt))
 }
 
-fn install_packages(tools: &[&Tool]) -> Result<()> {
+fn install_packages(tools: &[Tool]) -> Result<()> {
     let apt = |args: &[&str]| {
         Cmd::new("apt-get")
             .args(args)
@@ -283,11 +213,12 @@ fn install_packages(tools: &[&Tool]) -> Result<()> {
         .run()
 }
 
-fn packages(tools: &[&Tool]) -> Vec<&'static str> {
-    tools.iter().flat_map(|tool| tool.apt).copied().collect()
+fn packages(tools: &[Tool]) -> Vec<&'static str> {
+    let packages = tools.iter().flat_map(|tool| tool.apt.split_whitespace());
+    packages.collect()
 }
 
-fn how_to_install(tools: &[&Tool], apt: bool) -> Option<String> {
+fn how_to_install(tools: &[Tool], apt: bool) -> Option<String> {
     if tools.is_empty() {
         return None;
     }
@@ -312,7 +243,8 @@ fn how_to_install(tools: &[&Tool], apt: bool) -> Option<String> {
 fn npm_packages(workspace: &Workspace) -> Result<()> {
     let node_modules = workspace.node_modules();
     let node = node_modules.join("node/bin/node");
-    let stamp = Stamp::new(workspace, "npm", [PACKAGE, PACKAGE_LOCK]);
+    let work = workspace.work();
+    let stamp = Stamp::new(work.join("npm.stamp"), PACKAGE.to_owned() + PACKAGE_LOCK);
     if stamp.holds() && is_executable(&node) {
         return Ok(());
     }
@@ -320,7 +252,6 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
         "installing MCP servers and clients, the conformance suite, Redocly, oidc-provider and Node.js from npm",
     );
     stamp.remove()?;
-    let work = workspace.work();
     fs::write(work.join("package.json"), PACKAGE)?;
     fs::write(work.join("package-lock.json"), PACKAGE_LOCK)?;
     web::npm_ci(&work)?;
@@ -337,11 +268,8 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
 
 /// Installs the servers from PyPI, and uv.
 fn python_packages(workspace: &Workspace) -> Result<()> {
-    let stamp = Stamp::new(
-        workspace,
-        "venv",
-        [python::REQUIREMENTS, python::CONSTRAINTS],
-    );
+    let inputs = python::REQUIREMENTS.to_owned() + python::CONSTRAINTS;
+    let stamp = Stamp::new(workspace.work().join("venv.stamp"), inputs);
     // `bin/python` is a link. Following it detects that the Python that the environment was created from is gone.
     if stamp.holds() && is_executable(&workspace.venv().join("bin/python")) {
         return Ok(());
@@ -387,39 +315,6 @@ pub(crate) fn has_subcommand(program: &str) -> bool {
         || home.is_some_and(|home| is_executable(&home.join("bin").join(program)))
 }
 
-/// Records the inputs of an installed part as text, so that any change is noticed.
-struct Stamp {
-    file: std::path::PathBuf,
-    text: String,
-}
-
-impl Stamp {
-    fn new<const N: usize>(workspace: &Workspace, part: &str, inputs: [&str; N]) -> Self {
-        Self {
-            file: workspace.work().join(format!("{part}.stamp")),
-            text: inputs.concat(),
-        }
-    }
-
-    fn holds(&self) -> bool {
-        fs::read_to_string(&self.file).is_ok_and(|text| text == self.text)
-    }
-
-    fn write(&self) -> Result<()> {
-        fs::write(&self.file, &self.text)
-            .with_context(|| format!("cannot write {}", self.file.display()))
-    }
-
-    fn remove(&self) -> Result<()> {
-        match fs::remove_file(&self.file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", self.file.display()))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,7 +326,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_comes_with_one_command() {
-        let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
+        let mut tools = Tool::all();
+        tools.retain(|tool| tool.name != "git");
         let text = how_to_install(&tools, true).unwrap();
         assert!(
             text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat chromium fonts-dejavu-core"),

@@ -39,7 +39,7 @@ impl Cmd {
         }
     }
 
-    /// The program with its arguments, of which clap ensures that there is at least the program.
+    /// Takes the program and its arguments from a command line. Clap ensures that the line is not empty.
     pub(crate) fn of(line: &[String]) -> Self {
         let (program, args) = line.split_first().expect("clap requires one");
         Self::new(program).args(args)

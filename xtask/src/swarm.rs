@@ -1,8 +1,9 @@
 //! A private Docker Swarm for the duration of a command: `cargo xtask swarm -- CMD…`.
 //!
-//! Its nodes are daemons as in [`docker`]. Each is in a separate network namespace, connected by a bridge in another
-//! one, so nothing is visible from outside. `TOOLWHARF_TEST_SWARM` names a directory with one subdirectory per node,
-//! named by its number, which contains `sock`, `pid`, and `start`, a script that restarts the daemon.
+//! Its nodes are daemons as in [`docker`]. Each node has a separate network namespace. A bridge in another namespace
+//! connects the nodes, so the host's network does not see them. `TOOLWHARF_TEST_SWARM` names a directory with one
+//! subdirectory per node, named by its number, which contains `sock`, `pid`, and `start`, a script that restarts the
+//! daemon.
 //!
 //! | node | label `kernel` | |
 //! | --- | --- | --- |
@@ -11,8 +12,8 @@
 //! | 3 | `gvisor` | `runsc` is its default runtime |
 //! | 4 | `lost` | for tests that kill it; its only image is `busybox` |
 //!
-//! They stop when the command ends, when this process gets a signal, and, through a parent-death signal, when this
-//! process is killed. What a killed process leaves behind is removed by the next one.
+//! The daemons stop when the command ends, when this process gets a signal, and, through a parent-death signal, when
+//! this process is killed. The next run removes what a killed process left behind.
 
 use std::{
     fs,
@@ -31,7 +32,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Tells tests where the swarm is.
+/// The environment variable with the directory of the swarm, for tests.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
 const DIR_PREFIX: &str = "toolwharf-swarm-";
 /// The node that listens with certificates.
@@ -104,27 +105,23 @@ impl Swarm {
                 "runtimeArgs": ["--platform=ptrace", "--network=none"],
             }},
         });
-        let mut hosts = format!("--host unix://{}", at("sock"));
+        let mut dockerd = docker::dockerd(&dir, &self.dir.name);
         if number == TLS_NODE {
             keys(&dir)?;
             config["tlsverify"] = true.into();
             config["tlscacert"] = at("ca.pem").into();
             config["tlscert"] = at("server.pem").into();
             config["tlskey"] = at("server-key.pem").into();
-            hosts.push_str(&format!(" --host tcp://{}:2376", address(number)));
+            dockerd += &format!(" --host tcp://{}:2376", address(number));
         }
         fs::write(dir.join("daemon.json"), serde_json::to_vec_pretty(&config)?)?;
-        let bridge = if number == 2 { "" } else { "--bridge=none" };
+        if number != 2 {
+            dockerd += " --bridge=none";
+        }
         let space = self.spaces.name(&number.to_string());
         let script = format!(
             "#!/bin/sh\nexec nsenter --net=/run/netns/{space} unshare --uts sh -c 'hostname node-{number}; exec \"$@\"' sh \\\n\
-             dockerd {hosts} --config-file {} --data-root {} --exec-root {} --pidfile {} --cgroup-parent /{} \\\n\
-             --exec-opt native.cgroupdriver=cgroupfs --iptables=false --ip6tables=false {bridge} >>{} 2>&1\n",
-            at("daemon.json"),
-            at("data"),
-            at("exec"),
-            at("pid"),
-            self.dir.name,
+             {dockerd} >>{} 2>&1\n",
             at("log"),
         );
         fs::write(dir.join("start"), script)?;
@@ -224,7 +221,7 @@ fn address(number: usize) -> String {
 impl Drop for Swarm {
     fn drop(&mut self) {
         for node in &self.nodes {
-            // A test may have restarted the daemon.
+            // The process id is read from the file, since a test may have restarted the daemon.
             let pid = fs::read_to_string(node.dir.join("pid")).unwrap_or_default();
             if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::TERM);

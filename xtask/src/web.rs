@@ -1,7 +1,8 @@
 //! `cargo xtask web`: builds the console (`web/`) into `web/dist`, which is committed, so that `cargo build` does not
 //! need Node.
 //!
-//! The build is reproducible: versions are pinned in `package-lock.json`, and Node is the one of `xtask/deps`.
+//! The build is reproducible: versions are pinned in `package-lock.json`, and Node.js is the version pinned in
+//! `xtask/deps`.
 
 use std::{
     collections::BTreeMap,
@@ -9,11 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::{
     shell::{Cmd, heading},
-    workspace::{Workspace, files},
+    workspace::{Stamp, Workspace, files},
 };
 
 /// Builds `web/dist`.
@@ -53,14 +54,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 /// Installs the packages for building and testing the console, unless they are present.
 pub(crate) fn install(workspace: &Workspace) -> Result<()> {
     let web = folder(workspace);
-    let stamp = web.join("node_modules/.installed");
     let wanted = fs::read_to_string(web.join("package-lock.json"))?;
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+    let stamp = Stamp::new(web.join("node_modules/.installed"), wanted);
+    if stamp.holds() {
         return Ok(());
     }
     heading("installing the console's packages from npm");
     npm_ci(&web)?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+    stamp.write()
 }
 
 /// Installs the packages of a lock file.

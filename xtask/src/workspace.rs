@@ -3,7 +3,7 @@
 //! Everything that `setup` installs is in `.work` in the checkout. Delete that folder to undo it.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -11,14 +11,16 @@ use anyhow::{Context, Result};
 
 use crate::shell::Cmd;
 
-/// Used for all builds, so that nothing is built twice. Lints also run without it.
+/// The features of all builds. They are the same everywhere, so that nothing is built twice. Lints also run without
+/// them.
 pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
 
-/// A test of few lines that some builds of a binary include. A build with tests enables features of dependencies that a
-/// build of the binary alone does not, and would build those dependencies a second time.
+/// A small test that builds of a single binary include. A build with tests enables more features of dependencies than a
+/// build of the binary alone. If this test were left out, those dependencies would be built a second time.
 pub(crate) const SMALL_TEST: &str = "--test=naming";
 
-/// The compiler of crates of the workspace, for cargo. Empty: the usual one.
+/// The environment variable with the program that cargo uses to compile crates of the workspace. Empty: the usual
+/// compiler.
 pub(crate) const COMPILER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
 /// The checkout that this binary was built from.
@@ -43,8 +45,8 @@ impl Workspace {
         })
     }
 
-    /// The same checkout, whose crates are built by Clippy, with warnings as errors. `cargo clippy` would compile every
-    /// dependency a second time, since it generates no code.
+    /// The same checkout, but its crates are built by Clippy, with warnings as errors. `cargo clippy` would compile
+    /// every dependency a second time, since it generates no code.
     pub(crate) fn linting(&self) -> Self {
         Self {
             linting: true,
@@ -97,17 +99,47 @@ impl Workspace {
         if !self.linting {
             return cmd;
         }
-        // As `cargo clippy` sets them. Its separator ends each argument.
+        // The variables that `cargo clippy` sets. `__CLIPPY_HACKERY__` ends each argument.
         cmd.env(COMPILER, "clippy-driver")
             .env("CLIPPY_ARGS", "--deny=warnings__CLIPPY_HACKERY__")
     }
 
-    /// Builds testkit's server, unless it has been built.
+    /// Builds `testkit-scripted`, unless it has been built.
     pub(crate) fn build_scripted(&self) -> Result<()> {
         let build = ["build", "--quiet", "--workspace", FEATURES];
         self.cargo(&build)
             .args(["--bin=testkit-scripted", SMALL_TEST])
             .run()
+    }
+}
+
+/// Records the inputs of an installed part as text, so that any change is noticed.
+pub(crate) struct Stamp {
+    file: PathBuf,
+    text: String,
+}
+
+impl Stamp {
+    pub(crate) fn new(file: PathBuf, text: String) -> Self {
+        Self { file, text }
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        fs::read_to_string(&self.file).is_ok_and(|text| text == self.text)
+    }
+
+    pub(crate) fn write(&self) -> Result<()> {
+        fs::write(&self.file, &self.text)
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+
+    pub(crate) fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.file.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 pub use self::endpoint::Endpoint;
 use crate::{
-    Format, Origin, Raw, Registry, ServerCall, Servers, ServersError, ToolFunction, ToolOutcome,
+    Format, Origin, Raw, ServerCall, Servers, ServersError, ToolFunction, ToolNames, ToolOutcome,
 };
 
 /// The tools of an endpoint.
@@ -36,7 +36,7 @@ pub struct Toolset {
 struct Wrapped {
     servers: Arc<dyn Servers>,
     function: ToolFunction,
-    /// [`Format::Adk`].
+    /// The declaration in [`Format::Adk`].
     declaration: Value,
 }
 
@@ -52,7 +52,7 @@ impl Toolset {
         servers: Arc<dyn Servers>,
     ) -> Result<Self, ServersError> {
         servers.start().await?;
-        let registry = Registry::new(servers.tools().await?, &[]);
+        let registry = ToolNames::new(servers.tools().await?, &[]);
         for warning in registry.warnings() {
             tracing::warn!("{warning}");
         }
@@ -104,7 +104,7 @@ impl Tool for Wrapped {
         self.declaration.get("response").cloned()
     }
 
-    /// Calls can be made at the same time: the endpoint decides in which order it handles them.
+    /// ADK may make calls concurrently: the endpoint decides in which order it handles them.
     fn is_concurrency_safe(&self) -> bool {
         true
     }
@@ -147,7 +147,7 @@ impl Tool for Wrapped {
     }
 }
 
-/// The structured result, or the whole result without one.
+/// Returns the structured result, or the whole result if there is no structured one.
 fn given(mut result: Value) -> Value {
     match result.get_mut("structuredContent").map(Value::take) {
         None | Some(Value::Null) => result,

@@ -19,13 +19,13 @@ use crate::{
     native::{self, NativeOutcome, NativeTool, Ready},
     outcome::{READ_DESCRIPTION, READ_RESULT, read_schema},
     raw::Raw,
-    registry::Registry,
     servers::{Servers, ServersError},
     tool::ToolFunction,
+    tool_names::ToolNames,
     tools::{Called, Records, Tools},
 };
 
-/// Timeout of a stop for writing the records of cancelled runs.
+/// When the agent stops: timeout for writing the records of cancelled runs.
 const LAST_RECORDS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A model with tools. Cheap to share in an `Arc`. Runs many chats at once, one per conversation.
@@ -43,7 +43,7 @@ pub struct Agent {
 }
 
 /// The events of a chat. Nothing happens until it is polled; a reader that stops polling stalls the chat. Dropping it
-/// cancels the model request and all tool calls. The conversation then keeps everything that was complete, and calls
+/// cancels the model request and all tool calls. The conversation then contains everything that was complete, and calls
 /// without a result get the result `cancelled`.
 pub type ChatStream<'a> = Generated<'a, ChatEvent>;
 
@@ -61,7 +61,7 @@ impl Agent {
     ) -> Result<Self, native::Error> {
         let mut native = native;
         let schema = read_schema(config.preview_bytes);
-        // Implemented in `tools`, because it needs the conversation.
+        // This handler is never called: `tools` implements the tool, because it needs the conversation.
         let elsewhere = |_: Value| async { Ok(NativeOutcome::text("")) };
         native.push(NativeTool::new(
             READ_RESULT,
@@ -114,7 +114,7 @@ impl Agent {
     ///
     /// # Errors
     /// As [`Agent::start`]; also if the tools cannot be listed.
-    pub async fn registry(&self) -> Result<Registry, ServersError> {
+    pub async fn registry(&self) -> Result<ToolNames, ServersError> {
         self.start().await?;
         let limit = self.config.start_timeout;
         let Ok(tools) = timeout(limit, self.servers.tools()).await else {
@@ -123,7 +123,7 @@ impl Agent {
                 "the servers' tools were not listed within {limit} s"
             )));
         };
-        let registry = Registry::new(tools?, &self.native);
+        let registry = ToolNames::new(tools?, &self.native);
         let mut warned = self.warned.lock();
         if *warned != registry.warnings() {
             for warning in registry.warnings() {
@@ -154,7 +154,7 @@ impl Agent {
             config: &self.config,
             servers: &*self.servers,
             native: &self.native,
-            registry: &Registry::default(),
+            registry: &ToolNames::default(),
             records: &self.records,
             run,
             person: None,

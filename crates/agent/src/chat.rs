@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use futures_util::{StreamExt as _, stream};
-use tokio::time::timeout;
 
 use crate::{
     agent::{Agent, ChatStream},
@@ -22,8 +21,8 @@ use crate::{
     message::{Block, Message, UserMessage},
     outcome::{SCHEME, cut, head, text_of},
     questions::Questions,
-    registry::Registry,
-    tools::{Called, Person, RECORD_TIMEOUT, Tools, written},
+    tool_names::ToolNames,
+    tools::{Called, Person, Tools, recorded, written},
 };
 
 /// Maximum bytes of a result's text in the event for the client.
@@ -65,7 +64,7 @@ pub(crate) async fn run(
     if let Some(begin) = &mut begin
         && let Err(why) = begin.begin(conversation).await
     {
-        let why = format!("the message cannot be kept: {why}");
+        let why = format!("the message cannot be saved: {why}");
         run.finish(Some(&why)).await;
         return Err((ErrorKind::Conversation, why));
     }
@@ -101,7 +100,7 @@ async fn turns(
     agent: &Agent,
     conversation: &mut Conversation,
     before: &mut Option<Mark>,
-    registry: &Registry,
+    registry: &ToolNames,
     run: &mut OpenRun<'_>,
     questions: Option<&Questions>,
     out: &Out,
@@ -133,12 +132,12 @@ async fn turns(
         } = reply;
         match &stop {
             Stop::Refusal => {
-                let why = "the model refused to answer (refusal); nothing of its answer was kept";
+                let why = "the model refused to answer (refusal); its answer is discarded";
                 return Err((ErrorKind::Model, why.to_owned()));
             }
             Stop::MaxTokens | Stop::Other(_) if !calls.is_empty() => {
                 let why = format!(
-                    "the model's answer ended ({}) in the middle of a tool call; nothing of it was kept",
+                    "the model's answer ended ({}) in the middle of a tool call; the answer is discarded",
                     stop.as_str()
                 );
                 return Err((ErrorKind::Model, why));
@@ -180,9 +179,10 @@ async fn turns(
     }
 }
 
-/// Removes what the provider refused. Otherwise every later request would be refused too.
+/// Removes the content that the provider refused. Otherwise every later request would be refused too.
 fn take_back(conversation: &mut Conversation, before: Option<Mark>, error: &ModelError) {
-    // Invalid or too long. Other errors (wrong key, unknown model) have nothing to do with the content.
+    // These statuses mean that the content is invalid or too long. Other errors (wrong key, unknown model) have nothing
+    // to do with the content.
     let ModelError::Refused {
         status: 400 | 413, ..
     } = error
@@ -292,7 +292,7 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
     }
 }
 
-/// The last part of a result's URI: the call's id, if its characters allow it.
+/// The last part of a result's URI: the call's id if its characters are safe in a URI, otherwise `TURN-INDEX`.
 fn place(id: &str, turn: u32, at: usize) -> String {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     match (1..=128).contains(&id.len()) && id.bytes().all(fits) {
@@ -301,11 +301,11 @@ fn place(id: &str, turn: u32, at: usize) -> String {
     }
 }
 
-/// The calls of the latest answer. When this is dropped, each has a result in the conversation.
+/// The calls of the latest answer. Dropping this adds a result to the conversation for each call that has none.
 struct Batch<'a> {
     conversation: &'a mut Conversation,
     ids: Vec<String>,
-    /// As they are in the conversation.
+    /// The arguments of each call, as stored in the conversation.
     arguments: Vec<crate::raw::Raw>,
     results: Vec<Option<Block>>,
     limit: usize,
@@ -361,7 +361,7 @@ impl<'a> Batch<'a> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // If the results do not fit, short ones are added instead.
+        // If the results do not fit, this adds short ones instead, so the error can be ignored.
         let _ = self.put();
     }
 }
@@ -372,10 +372,10 @@ struct OpenRun<'a> {
     id: RunId,
     turns: u32,
     usage: Usage,
-    /// Usage of the request in flight.
+    /// Token usage of the request in flight.
     turn_usage: Usage,
     price: Price,
-    /// The status to write on a drop.
+    /// The status and the error to write if this is dropped.
     open: Option<(RunStatus, Option<String>)>,
 }
 
@@ -396,15 +396,8 @@ impl<'a> OpenRun<'a> {
                 format!("the run cannot be recorded: {why}"),
             )
         };
-        let id = match timeout(RECORD_TIMEOUT, agent.records.ledger.run_open(new)).await {
-            Ok(opened) => opened.map_err(|error| why(error.to_string()))?,
-            Err(_) => {
-                return Err(why(format!(
-                    "no answer within {} s",
-                    RECORD_TIMEOUT.as_secs()
-                )));
-            }
-        };
+        let opened = recorded(agent.records.ledger.run_open(new)).await;
+        let id = opened.map_err(why)?;
         let price = agent.config.prices.get(agent.model.name());
         Ok(Self {
             agent,
@@ -457,9 +450,9 @@ impl<'a> OpenRun<'a> {
         self.open = Some((status, error.clone()));
         let end = self.end(status, error);
         let ledger = &self.agent.records.ledger;
-        let finishing = timeout(RECORD_TIMEOUT, ledger.run_finish(self.id.clone(), end)).await;
+        let finishing = ledger.run_finish(self.id.clone(), end);
+        written("the end of a run", finishing).await;
         self.open = None;
-        written("the end of a run", finishing);
     }
 }
 
@@ -496,8 +489,8 @@ impl Agent {
     /// [`Agent::chat`] as a stream that owns everything it needs, for a response that outlives its handler.
     ///
     /// `keep` receives the conversation twice: with the user's message, before the model is called, and at the end. The
-    /// last event is held back until the second one is done; after a drop, it runs in a task of the agent. Each may
-    /// take ten seconds. A turn that does not start is not kept.
+    /// last event is held back until the conversation is stored the second time; after a drop, a task of the agent
+    /// stores it. Each of the two may take ten seconds. A turn that does not start is not stored.
     ///
     /// With `questions`, servers can ask the user something during a call. [`ChatEvent::Questions`] reports it, and the
     /// answers are passed to `questions`.

@@ -28,7 +28,7 @@ pub struct Config {
     pub preview_bytes: usize,
     /// Maximum bytes kept of a longer result, so that the model can read more of it.
     pub result_bytes: usize,
-    /// Maximum number of such results per conversation.
+    /// Maximum number of long results kept per conversation.
     pub results_kept: usize,
     /// Maximum bytes of a conversation: text, arguments and images.
     pub conversation_bytes: usize,
@@ -100,7 +100,7 @@ mod tests {
             cache_read: 10_000,
             cache_write: 1_001,
         };
-        // 3,000 + 1,500 + 3,000 + 3,753.75
+        // The sum is 3,000 + 1,500 + 3,000 + 3,753.75, rounded up.
         assert_eq!(price.micros(usage), 11_254);
         assert_eq!(Price::default().micros(usage), 0);
         let broken = Price {

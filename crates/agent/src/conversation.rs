@@ -22,7 +22,7 @@ use crate::{
 /// The result of an unfinished call, as shown to the model.
 pub(crate) const CANCELLED: &str = "cancelled";
 /// Prefix of a note from Toolwharf among the user's words. In the middle of a conversation, the user role is the only
-/// one for such notes that all providers support.
+/// role for notes that all providers support.
 pub const SYSTEM_NOTE: &str = "[System note] ";
 /// The result shown to the model if the real one does not fit.
 const NO_ROOM: &str = "The result was left out: the conversation is full.";
@@ -44,7 +44,7 @@ pub struct Conversation {
 /// The full text of a result of which the model saw only the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptResult {
-    /// `toolwharf-result://{run}/{call}`.
+    /// The URI of the result: `toolwharf-result://{run}/{call}`.
     pub uri: String,
     pub text: Arc<str>,
     /// Bytes of the text before it was cut to the limit.
@@ -148,7 +148,7 @@ impl Conversation {
         }
     }
 
-    /// The current state, for [`Conversation::go_back`].
+    /// Returns the current state, for [`Conversation::go_back`].
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.messages.clone(), self.missing.clone())
     }
@@ -160,9 +160,9 @@ impl Conversation {
         self.settle();
     }
 
-    /// A note for the model about servers whose tools are missing, to go before the user's next message. `None` if
-    /// nothing changed since the last note. It contains only server names: the reasons may be a server's words, which
-    /// must not look like the user's.
+    /// Returns a note for the model about servers whose tools are missing, for insertion before the user's next
+    /// message. `None` if nothing changed since the last note. It contains only server names: the reasons may be a
+    /// server's words, which must not look like the user's.
     pub(crate) fn note_missing(&mut self, missing: &[Missing]) -> Option<Block> {
         let missing: BTreeSet<ServerName> = missing.iter().map(|one| one.server.clone()).collect();
         let gone = names(missing.difference(&self.missing));
@@ -221,7 +221,7 @@ fn push<T>(kept: &mut VecDeque<T>, new: T, most: usize) {
     }
 }
 
-/// The names of servers for a sentence. `None` if there are no names.
+/// Joins server names for use in a sentence. `None` if there are no names.
 fn names<'n>(of: impl Iterator<Item = &'n ServerName>) -> Option<String> {
     let names: Vec<String> = of.map(|name| format!("`{name}`")).collect();
     match names.as_slice() {
@@ -265,18 +265,16 @@ mod tests {
     fn an_open_call_gets_a_result_before_anything_else_is_said() {
         let mut conversation = Conversation::new();
         let most = usize::MAX;
-        conversation
-            .push_user(vec![Block::text("hi")], most)
-            .expect("room");
-        conversation
-            .push_user(vec![Block::text("there")], most)
-            .expect("room");
+        let say = |conversation: &mut Conversation, text: &str| {
+            let said = conversation.push_user(vec![Block::text(text)], most);
+            said.expect("room");
+        };
+        say(&mut conversation, "hi");
+        say(&mut conversation, "there");
         assert_eq!(conversation.messages().len(), 1);
         let calls = vec![call("a"), call("b")];
         conversation.push_assistant(calls, most).expect("room");
-        conversation
-            .push_user(vec![Block::text("go on")], most)
-            .expect("room");
+        say(&mut conversation, "go on");
         let expect = [
             result("a", "cancelled", true),
             result("b", "cancelled", true),
@@ -320,16 +318,12 @@ mod tests {
     fn only_the_last_results_are_kept() {
         let mut conversation = Conversation::new();
         for number in 0..5 {
-            let uri = number.to_string();
-            let text = "x".into();
-            conversation.keep(
-                KeptResult {
-                    uri,
-                    text,
-                    whole: 1,
-                },
-                2,
-            );
+            let kept = KeptResult {
+                uri: number.to_string(),
+                text: "x".into(),
+                whole: 1,
+            };
+            conversation.keep(kept, 2);
         }
         let uris: Vec<_> = conversation.results().map(|kept| &*kept.uri).collect();
         assert_eq!(uris, ["3", "4"]);

@@ -19,7 +19,7 @@ pub enum ChatEvent {
     TextDelta { text: String },
     /// A piece of the model's thinking.
     ThinkingDelta { text: String },
-    /// The provider refused the request for now. It is retried after this pause.
+    /// The provider temporarily refused the request. The request is retried after this pause.
     Retrying { pause_ms: u64, why: String },
     /// A tool is about to be called.
     ToolCall {
@@ -43,7 +43,7 @@ pub enum ChatEvent {
     ToolResult {
         id: String,
         is_error: bool,
-        /// The beginning of its text.
+        /// The beginning of the result's text.
         preview: String,
         /// Bytes of the whole text.
         bytes: usize,
@@ -67,7 +67,7 @@ pub enum ChatEvent {
     },
     /// The model ended its turn.
     Done {
-        /// `end_turn`, `stop_sequence`, or `max_tokens` (the answer was cut off there).
+        /// `end_turn`, `stop_sequence`, or `max_tokens` (the answer was cut off at the token limit).
         stop_reason: String,
         run: String,
     },

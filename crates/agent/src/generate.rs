@@ -44,13 +44,13 @@ impl<T> Stream for Generated<'_, T> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         loop {
-            // Items emitted before the next await of the function come first.
+            // Return buffered items before polling the function again.
             let received = self.items.poll_recv(context);
             if let Poll::Ready(Some(item)) = received {
                 return Poll::Ready(Some(item));
             }
-            // The function has ended, so the channel is closed and ends once it is empty. `Pending` can only come from
-            // tokio's cooperative scheduling.
+            // The function has ended, so the channel is closed and ends once it is empty. `Pending` is possible only
+            // because of tokio's cooperative scheduling.
             let Some(run) = &mut self.run else {
                 return received;
             };

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::{
     conversation::Conversation,
-    tools::{RECORD_TIMEOUT, Records},
+    tools::{RECORD_TIMEOUT, Records, recorded},
 };
 
 /// Stores one conversation during one turn.
@@ -27,7 +27,7 @@ pub trait Keep: Send + 'static {
     fn ended(self: Box<Self>, conversation: Conversation) -> BoxFuture<'static, ()>;
 }
 
-/// A conversation with its storage.
+/// A conversation, and the [`Keep`] that stores it.
 pub(crate) struct Keeping<'a> {
     records: &'a Records,
     held: Option<(Conversation, Box<dyn Keep>)>,
@@ -47,7 +47,7 @@ impl<'a> Keeping<'a> {
         }
     }
 
-    /// The parts that a turn works on. `None` once the conversation was stored.
+    /// Returns the parts that a turn works on. `None` once the conversation was stored.
     pub(crate) fn parts(&mut self) -> Option<(&mut Conversation, Beginning<'_>)> {
         let (conversation, keep) = self.held.as_mut()?;
         let begun = &mut self.begun;
@@ -58,7 +58,7 @@ impl<'a> Keeping<'a> {
     /// Stores the conversation at the end of the turn.
     pub(crate) async fn end(&mut self) {
         if let Some(ended) = self.ended() {
-            // In a task, so that a client that disconnects now does not abort it.
+            // Store it in a task, so that a client that disconnects now does not abort the write.
             let keeping = self.records.tasks.spawn(ended);
             let _ = keeping.await;
         }
@@ -81,7 +81,7 @@ impl Drop for Keeping<'_> {
 async fn kept(keeping: BoxFuture<'static, ()>) {
     if timeout(RECORD_TIMEOUT, keeping).await.is_err() {
         tracing::warn!(
-            "a conversation was not kept within {} s",
+            "a conversation was not saved within {} s",
             RECORD_TIMEOUT.as_secs()
         );
     }
@@ -103,10 +103,7 @@ impl Beginning<'_> {
     /// # Errors
     /// Why it was not stored.
     pub(crate) async fn begin(&mut self, conversation: &Conversation) -> Result<(), String> {
-        match timeout(RECORD_TIMEOUT, self.keep.begun(conversation)).await {
-            Ok(begun) => begun?,
-            Err(_) => return Err(format!("no answer within {} s", RECORD_TIMEOUT.as_secs())),
-        }
+        recorded(self.keep.begun(conversation)).await?;
         *self.begun = true;
         Ok(())
     }

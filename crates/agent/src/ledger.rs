@@ -8,8 +8,8 @@ use model::ProjectId;
 
 use crate::{llm::Usage, raw::Raw};
 
-/// Writes the records. Each future is awaited. If its chat was dropped, the future continues in a task of the agent for
-/// at most a few seconds.
+/// Writes the records. The agent awaits each future, for a few seconds at most. If a chat is dropped, a background task
+/// closes its open records.
 pub trait Ledger: Send + Sync {
     /// Opens the record of a run.
     ///
@@ -87,7 +87,7 @@ pub struct RunEnd {
     /// Number of model requests.
     pub turns: u32,
     pub usage: Usage,
-    /// In millionths of the currency of the configured prices.
+    /// The cost in millionths of the currency of the configured prices.
     pub cost_micros: u64,
     pub error: Option<String>,
 }

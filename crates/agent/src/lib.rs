@@ -5,7 +5,7 @@
 //!
 //! - [`llm`]: clients for models.
 //! - [`message`], [`Conversation`]: the messages, in a form that replays exactly.
-//! - [`NativeTool`]: tools of this process. [`Registry`]: maps tool names to servers.
+//! - [`NativeTool`]: tools of this process. [`ToolNames`]: maps tool names to servers.
 //! - `chat`: the loop. `tools`: one tool call. `outcome`: converts a result for the model. [`Questions`]: questions
 //!   from servers, answered by the user.
 //!
@@ -40,9 +40,9 @@ pub mod native;
 mod outcome;
 mod questions;
 pub mod raw;
-mod registry;
 mod servers;
 mod tool;
+mod tool_names;
 mod tools;
 
 pub use crate::message::UserMessage;
@@ -56,7 +56,7 @@ pub use ledger::{Ledger, LedgerError, RunId};
 pub use native::{NativeOutcome, NativeTool};
 pub use questions::Questions;
 pub use raw::Raw;
-pub use registry::Registry;
 pub use servers::{Answers, Missing, Offer, ServerCall, Servers, ServersError};
 pub use tool::{Format, NATIVE_SERVER, Origin, ServerTool, ToolFunction, ToolOutcome};
+pub use tool_names::ToolNames;
 pub use tools::Called;

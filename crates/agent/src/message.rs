@@ -21,7 +21,7 @@ pub enum Role {
     Assistant,
 }
 
-/// One message: everything that one side says before the other responds.
+/// One message: everything that the user or the model says before the other one responds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     pub role: Role,
@@ -34,7 +34,7 @@ pub struct Message {
 pub enum Block {
     Text {
         text: String,
-        /// For example `citations`.
+        /// Unknown fields, for example `citations`.
         #[serde(flatten)]
         more: Fields,
     },
@@ -81,12 +81,12 @@ pub struct Image {
     pub source: ImageSource,
 }
 
-/// The image data, always inside the message.
+/// The image data, always embedded in the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ImageSource {
     Base64 {
-        /// For example `image/png`.
+        /// The media type, for example `image/png`.
         media_type: String,
         data: String,
     },
@@ -330,7 +330,7 @@ pub(crate) fn picture(data: String) -> Result<Image, String> {
     }
 }
 
-/// The media type, from the first bytes. APIs refuse an image whose declared type is wrong.
+/// Detects the media type from the first bytes. APIs refuse an image whose declared type is wrong.
 pub fn kind(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
@@ -381,7 +381,7 @@ mod tests {
         check(result, |b| matches!(b, Block::ToolResult { .. }));
         let redacted = r#"{"type":"redacted_thinking","data":"Zm9v", "x":1.50}"#;
         check(redacted, |b| matches!(b, Block::Other(_)));
-        // A known kind with an unexpected shape is kept whole.
+        // A block of a known kind with an unexpected shape is stored unchanged.
         check(r#"{"type":"text","text":7}"#, |b| {
             matches!(b, Block::Other(_))
         });

@@ -11,14 +11,14 @@ use crate::raw::Raw;
 /// Maximum number of schema errors reported at once.
 const MAX_REPORTED_PROBLEMS: usize = 5;
 
-/// Implements a native tool. The model gets an error as the tool's result.
+/// Implements a native tool. If the handler returns an error, the model gets it as the tool's result.
 pub type Handler =
     Arc<dyn Fn(Value) -> BoxFuture<'static, Result<NativeOutcome, String>> + Send + Sync>;
 
 /// A tool of this process.
 #[derive(Clone)]
 pub struct NativeTool {
-    /// `[A-Za-z0-9_-]{1,64}`.
+    /// The name for the model: `[A-Za-z0-9_-]{1,64}`.
     pub name: String,
     pub description: String,
     /// JSON schema of the arguments. They are validated before the handler is called.
@@ -29,9 +29,9 @@ pub struct NativeTool {
 /// A native tool's result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeOutcome {
-    /// For the model.
+    /// The text for the model.
     pub text: String,
-    /// For the client: sent as an event with the tool's name, never to the model.
+    /// Data for the client. It is sent as an event with the tool's name, and never to the model.
     pub payload: Option<Value>,
 }
 

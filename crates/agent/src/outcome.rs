@@ -248,7 +248,7 @@ pub(crate) fn read(
     let length = number("length").unwrap_or(preview).min(preview).max(1);
     let mut end = text.floor_char_boundary(start.saturating_add(length));
     if end == start {
-        // At least one character, even if it is longer than `length`.
+        // Return at least one character, even if its encoding is longer than `length`.
         end = text.ceil_char_boundary(start + 1);
     }
     let rest = match end < text.len() {
@@ -354,7 +354,7 @@ mod tests {
         assert!(read(&kept, &past, 1001).is_err());
         let unknown = read(&kept, &json!({ "uri": "v" }), 1001).expect_err("unknown");
         assert!(unknown.contains("no result v"), "{unknown}");
-        // An offset inside a character, and a length below one character.
+        // The offset is inside a character, and the length is below one character.
         let tiny = json!({ "uri": "u", "offset": 2, "length": 1 });
         assert!(read(&kept, &tiny, 1001).expect("a piece").starts_with('é'));
     }

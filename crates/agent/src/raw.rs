@@ -47,7 +47,7 @@ impl Raw {
     /// Deserialises the value.
     ///
     /// # Errors
-    /// It has another shape.
+    /// The value has another shape than `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.get())
     }

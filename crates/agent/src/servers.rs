@@ -1,4 +1,4 @@
-//! The interface to MCP servers. Implemented outside this crate, which knows no servers.
+//! The interface to MCP servers. Other crates implement it.
 
 use futures_util::future::BoxFuture;
 use model::{NativeName, ServerName};
@@ -12,9 +12,9 @@ use crate::{
 
 /// The servers whose tools an agent uses.
 pub trait Servers: Send + Sync {
-    /// Starts the servers, or makes sure that they run. The agent makes one call at a time, and none after a success.
-    /// After a failure, or if the future was dropped because its caller went away, the next chat calls it again.
-    /// Servers that were started by then keep running or are restarted.
+    /// Starts the servers, or makes sure that they run. The agent never calls this twice at the same time, and not
+    /// again after a success. After a failure, or if the future was dropped because its caller went away, the next chat
+    /// calls it again. Servers that were already started keep running or are restarted.
     ///
     /// # Errors
     /// The start failed according to the start policy. The message names the server. Servers that were started are
@@ -40,14 +40,14 @@ pub trait Servers: Send + Sync {
         None
     }
 
-    /// Stops everything that [`Servers::start`] started, and waits for its end.
+    /// Stops everything that [`Servers::start`] started, and waits until it has ended.
     fn stop(&self) -> BoxFuture<'_, ()>;
 }
 
 /// The tools available to a turn.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
-    /// In configuration order.
+    /// The tools, in the order in which the servers are configured.
     pub tools: Vec<ServerTool>,
     /// Servers whose tools are missing.
     pub missing: Vec<Missing>,

@@ -36,7 +36,7 @@ pub enum Format {
 }
 
 impl ToolFunction {
-    /// The name that its server gave it (P08). For a native tool, its only name.
+    /// The name that the tool has at its server (P08). A native tool has only one name.
     #[must_use]
     pub fn native_name(&self) -> &str {
         match &self.origin {
@@ -77,12 +77,12 @@ impl ToolFunction {
 /// Where a tool runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// At an MCP server, under its native name.
+    /// The tool runs at an MCP server, which knows it under its native name.
     Server {
         server: ServerName,
         native: NativeName,
     },
-    /// In this process.
+    /// The tool runs in this process.
     Native,
 }
 
@@ -120,8 +120,8 @@ pub struct ToolOutcome {
     pub is_error: bool,
 }
 
-/// A tool's schema in the form that model APIs accept: for an object, without alternatives at the top level. Otherwise
-/// one tool with another schema would make every request fail. The server checks the arguments in any case.
+/// Converts a tool's schema to the form that model APIs accept: for an object, without alternatives at the top level.
+/// One tool with any other schema would make every request fail. The server checks the arguments in any case.
 pub(crate) fn object_schema(schema: &Raw) -> Raw {
     const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
     let Ok(mut fields) = schema.read::<Fields>() else {

@@ -19,9 +19,9 @@ use crate::{
     outcome::{self, READ_RESULT},
     questions::{Asked, Questions},
     raw::Raw,
-    registry::Registry,
     servers::{Answers, ServerCall, Servers},
     tool::{Origin, ToolFunction},
+    tool_names::ToolNames,
 };
 
 /// Maximum number of times that a server may ask during one call.
@@ -40,12 +40,12 @@ pub(crate) struct Tools<'a> {
     pub(crate) config: &'a Config,
     pub(crate) servers: &'a dyn Servers,
     pub(crate) native: &'a [Ready],
-    pub(crate) registry: &'a Registry,
+    pub(crate) registry: &'a ToolNames,
     pub(crate) records: &'a Records,
     pub(crate) run: &'a RunId,
     /// The user who answers servers' questions. `None`: questions are not possible.
     pub(crate) person: Option<Person<'a>>,
-    /// Long results that can be read.
+    /// Long results of which the model can read more.
     pub(crate) kept: Vec<KeptResult>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Person<'a> {
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Called {
-    /// For the model. Never empty.
+    /// The content for the model. Never empty.
     pub parts: Vec<Part>,
     pub is_error: bool,
     /// A native tool's payload for the client.
@@ -70,14 +70,18 @@ pub struct Called {
 }
 
 impl Called {
-    fn error(text: impl Into<String>) -> Self {
+    fn of(parts: Vec<Part>, is_error: bool) -> Self {
         Self {
-            parts: vec![Part::text(text)],
-            is_error: true,
+            parts,
+            is_error,
             payload: None,
             for_app: None,
             is_piece: false,
         }
+    }
+
+    fn error(text: impl Into<String>) -> Self {
+        Self::of(vec![Part::text(text)], true)
     }
 }
 
@@ -145,12 +149,9 @@ impl Tools<'_> {
             }
             return match outcome::parts(&answer.content) {
                 Ok(parts) => Called {
-                    parts,
-                    is_error: answer.is_error,
-                    payload: None,
                     for_app: Some(answer.content)
                         .filter(|whole| has_app && whole.get().len() <= self.config.result_bytes),
-                    is_piece: false,
+                    ..Called::of(parts, answer.is_error)
                 },
                 Err(error) => Called::error(format!(
                     "The server {} sent a result that cannot be read: {error}",
@@ -217,11 +218,8 @@ impl Tools<'_> {
             return match outcome::read(&self.kept, &arguments, self.config.preview_bytes) {
                 Ok(text) => {
                     let called = Called {
-                        parts: vec![Part::text(text)],
-                        is_error: false,
-                        payload: None,
-                        for_app: None,
                         is_piece: true,
+                        ..Called::of(vec![Part::text(text)], false)
                     };
                     (called, CallStatus::Ok)
                 }
@@ -229,7 +227,7 @@ impl Tools<'_> {
             };
         }
         let limit = self.config.tool_timeout;
-        // Lazy, so that a panic while creating the future is caught too.
+        // The handler is called inside the future, so that a panic while it creates its own future is caught too.
         let run = async { (tool.handler)(arguments).await };
         match timeout(limit, AssertUnwindSafe(run).catch_unwind()).await {
             Ok(Ok(Ok(outcome))) => {
@@ -238,11 +236,8 @@ impl Tools<'_> {
                     false => outcome.text,
                 };
                 let called = Called {
-                    parts: vec![Part::Text { text }],
-                    is_error: false,
                     payload: outcome.payload,
-                    for_app: None,
-                    is_piece: false,
+                    ..Called::of(vec![Part::Text { text }], false)
                 };
                 (called, CallStatus::Ok)
             }
@@ -276,24 +271,18 @@ pub(crate) struct Records {
 
 impl Records {
     pub(crate) async fn call_open(&self, call: NewCall) -> Result<OpenCall<'_>, String> {
-        match timeout(RECORD_TIMEOUT, self.ledger.call_open(call)).await {
-            Ok(Ok(id)) => Ok(OpenCall {
-                records: self,
-                open: Some((id, CANCELLED_CALL)),
-            }),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", RECORD_TIMEOUT.as_secs())),
-        }
+        let id = recorded(self.ledger.call_open(call)).await?;
+        Ok(OpenCall {
+            records: self,
+            open: Some((id, CANCELLED_CALL)),
+        })
     }
 
     /// Closes the record of a dropped run.
     pub(crate) fn run_dropped(&self, run: RunId, end: RunEnd) {
         let ledger = Arc::clone(&self.ledger);
         self.later(async move {
-            written(
-                "the end of a run",
-                timeout(RECORD_TIMEOUT, ledger.run_finish(run, end)).await,
-            );
+            written("the end of a run", ledger.run_finish(run, end)).await;
         });
     }
 
@@ -302,7 +291,7 @@ impl Records {
             Ok(runtime) => {
                 self.tasks.spawn_on(write, &runtime);
             }
-            // Without a runtime, the program is exiting. Open records are closed at the next start.
+            // If there is no async runtime, the program is exiting. Open records are closed at the next start.
             Err(_) => tracing::warn!(
                 "a record stays open until the next start, because the program is exiting"
             ),
@@ -310,12 +299,25 @@ impl Records {
     }
 }
 
-/// Logs a warning if a record was not written.
-pub(crate) fn written<E: std::fmt::Display>(
+/// Writes a record, for a limited time.
+///
+/// # Errors
+/// Why it was not written.
+pub(crate) async fn recorded<T, E: std::fmt::Display>(
+    recording: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    match timeout(RECORD_TIMEOUT, recording).await {
+        Ok(recorded) => recorded.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", RECORD_TIMEOUT.as_secs())),
+    }
+}
+
+/// Writes a record, for a limited time. Logs a warning if that fails.
+pub(crate) async fn written<E: std::fmt::Display>(
     what: &str,
-    result: Result<Result<(), E>, tokio::time::error::Elapsed>,
+    recording: impl Future<Output = Result<(), E>>,
 ) {
-    match result {
+    match timeout(RECORD_TIMEOUT, recording).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!("{what} was not recorded: {error}"),
         Err(_) => tracing::warn!(
@@ -344,9 +346,9 @@ impl OpenCall<'_> {
             result: Some(text),
         };
         let ledger = &self.records.ledger;
-        let closing = timeout(RECORD_TIMEOUT, ledger.call_close(id.clone(), end.clone())).await;
+        let closing = ledger.call_close(id.clone(), end.clone());
+        written("the end of a native tool's call", closing).await;
         self.open = None;
-        written("the end of a native tool's call", closing);
     }
 }
 
@@ -357,8 +359,8 @@ impl Drop for OpenCall<'_> {
         };
         let ledger = Arc::clone(&self.records.ledger);
         self.records.later(async move {
-            let closing = timeout(RECORD_TIMEOUT, ledger.call_close(id, end)).await;
-            written("the end of a native tool's call", closing);
+            let closing = ledger.call_close(id, end);
+            written("the end of a native tool's call", closing).await;
         });
     }
 }

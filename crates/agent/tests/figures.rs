@@ -1,4 +1,4 @@
-//! Measures and prints the agent's own overhead. Never fails for being slow, because machines differ.
+//! Measures and prints the agent's own overhead. Slow results never fail the test, because machines differ.
 //!
 //! `cargo nextest run -p agent --test figures --no-capture`; use `--release` for meaningful figures.
 
@@ -55,8 +55,8 @@ async fn first_tokens_and_tool_calls() {
     assert_eq!(took.len(), 200);
     show("from the model's write to the client's event", took);
 
-    // The agent's overhead: the time from the end of one answer, over the calls, to the next request. The tool takes no
-    // time. Measured between two events, minus the tool's time.
+    // The agent's overhead: the time from the end of one answer, over the calls, to the next request. It is measured
+    // between two events, minus the tool's time, which is nearly zero.
     let calls: Vec<_> = (0..100)
         .map(|n| json!({ "reply": { "blocks": [{ "tool_use": "echo", "id": format!("t{n}"), "input": { "n": n } }] } }))
         .chain([says("done")])
@@ -114,7 +114,7 @@ async fn short_requests() {
     );
 }
 
-/// A model in this process that immediately requests a tool a hundred times. The remaining time is the agent's.
+/// A model in this process that immediately requests a tool a hundred times, so all measured time is the agent's.
 struct AtOnce(std::sync::atomic::AtomicUsize);
 
 impl Model for AtOnce {

@@ -12,7 +12,7 @@ use agent::{
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use shared::{KEY, endpoint, function, within};
+use shared::{KEY, endpoint, function, pick, within};
 use std::{sync::Arc, time::Duration};
 use testkit::llm::{Llm, expecting, says, turns};
 use tokio::{
@@ -37,7 +37,7 @@ fn request(text: &str) -> ModelRequest {
     }
 }
 
-/// All events, and the final result.
+/// Returns all events of a request, and its final result.
 async fn all(
     model: &impl Model,
     request: ModelRequest,
@@ -60,12 +60,21 @@ async fn all(
     panic!("the stream ended with neither a reply nor an error: {events:?}");
 }
 
+/// Returns the text of the error that ends a request, and all events before the error.
+async fn failure(model: &impl Model) -> (Vec<ModelEvent>, String) {
+    let (events, reply) = all(model, request("go")).await;
+    (events, reply.expect_err("no reply").to_string())
+}
+
+async fn answer(model: &impl Model) -> Reply {
+    all(model, request("go")).await.1.expect("a reply")
+}
+
 fn texts(events: &[ModelEvent]) -> String {
-    let texts = events.iter().filter_map(|event| match event {
+    pick(events, |event| match event {
         ModelEvent::Text(text) => Some(text.as_str()),
         _ => None,
-    });
-    texts.collect()
+    })
 }
 
 #[tokio::test]
@@ -150,23 +159,17 @@ async fn every_kind_of_block_is_received_whole_however_the_stream_is_cut() {
             .collect();
         assert_eq!(got, expect_raw);
         assert_eq!(reply.stop, Stop::ToolUse);
-        let calls: Vec<_> = reply
-            .calls
-            .iter()
-            .map(|call| (&*call.id, &*call.name, call.arguments.clone()))
-            .collect();
+        let calls = reply.calls.iter();
+        let calls = calls.map(|call| (&*call.id, &*call.name, call.arguments.clone()));
         let expect = [
             ("toolu_a", "add", Ok(Raw::parse(odd).expect("JSON"))),
             ("toolu_b", "echo", Ok(Raw::empty_object())),
         ];
-        assert_eq!(calls, expect);
-        let thought: String = events
-            .iter()
-            .filter_map(|event| match event {
-                ModelEvent::Thinking(text) => Some(text.as_str()),
-                _ => None,
-            })
-            .collect();
+        assert_eq!(calls.collect::<Vec<_>>(), expect);
+        let thought: String = pick(&events, |event| match event {
+            ModelEvent::Thinking(text) => Some(text.as_str()),
+            _ => None,
+        });
         assert_eq!(thought, "first I think, then I ask");
 
         // The replay keeps the provider's own blocks, so that the provider recognises them.
@@ -185,11 +188,8 @@ async fn every_kind_of_block_is_received_whole_however_the_stream_is_cut() {
             let value: Value = serde_json::from_str(raw).expect("JSON");
             expected.insert(format!("/messages/1/content/{at}"), value);
         }
-        llm.script(&turns(&[expecting(
-            says("ok"),
-            json!({ "body": expected }),
-        )]))
-        .await;
+        let turn = expecting(says("ok"), json!({ "body": expected }));
+        llm.script(&turns(&[turn])).await;
         let (_, reply) = all(&anthropic(&llm), again).await;
         reply.expect("the replay is taken");
     }
@@ -199,7 +199,7 @@ fn failing(fail: &Value) -> Value {
     json!({ "fail": fail })
 }
 
-/// A turn that streams a text in four pieces and fails in this way after a number of events.
+/// A turn that streams a text in four pieces, and fails as `then` says after this number of events.
 fn broken(events: usize, then: &str) -> Value {
     json!({ "reply": {
         "blocks": [{ "text": "one two three four", "deltas": 4 }],
@@ -208,11 +208,10 @@ fn broken(events: usize, then: &str) -> Value {
 }
 
 fn retries(events: &[ModelEvent]) -> Vec<(Duration, &str)> {
-    let retries = events.iter().filter_map(|event| match event {
+    pick(events, |event| match event {
         ModelEvent::Retrying { pause, why } => Some((*pause, why.as_str())),
         _ => None,
-    });
-    retries.collect()
+    })
 }
 
 #[tokio::test]
@@ -240,7 +239,7 @@ async fn requests_that_fail_before_anything_came_are_made_again() {
             "connection: the stream ended before the message did",
             0,
         ),
-        // After `message_start`, but before any content.
+        // The stream breaks after `message_start`, but before any content.
         (broken(1, "cut"), "connection: the connection broke", 0),
         (broken(1, "error"), "overloaded_error: Overloaded", 0),
     ] {
@@ -262,8 +261,7 @@ async fn attempts_have_an_end_and_a_wait_that_is_too_long_is_not_begun() {
     let overloaded =
         failing(&json!({ "status": 529, "kind": "overloaded_error", "message": "Overloaded" }));
     let llm = Llm::start(&json!({ "turns": [overloaded], "repeat_last": true })).await;
-    let (events, reply) = all(&anthropic(&llm), request("go")).await;
-    let error = reply.expect_err("no reply").to_string();
+    let (events, error) = failure(&anthropic(&llm)).await;
     assert_eq!(
         error,
         "the model's provider is overloaded or failing (529 overloaded_error), after 5 attempts: Overloaded"
@@ -273,15 +271,14 @@ async fn attempts_have_an_end_and_a_wait_that_is_too_long_is_not_begun() {
 
     let hour = json!({ "status": 429, "kind": "rate_limit_error", "message": "Slow down", "headers": { "retry-after": "3600" } });
     llm.script(&turns(&[failing(&hour)])).await;
-    let (events, reply) = all(&anthropic(&llm), request("go")).await;
-    let error = reply.expect_err("no reply").to_string();
+    let (events, error) = failure(&anthropic(&llm)).await;
     assert!(
         error.contains("asks to wait 3600 s, longer than the settings allow"),
         "{error}"
     );
     assert!(events.is_empty());
 
-    // The header about retries takes precedence over the status.
+    // The retry header takes precedence over the status.
     let never = json!({ "status": 529, "kind": "overloaded_error", "message": "Overloaded", "headers": { "x-should-retry": "false" } });
     llm.script(&turns(&[failing(&never)])).await;
     let (events, reply) = all(&anthropic(&llm), request("go")).await;
@@ -307,14 +304,13 @@ async fn what_ends_in_the_middle_is_an_error_that_says_so_and_is_not_repeated() 
         ),
         (
             "stall",
-            "the model sent nothing for 0.3 s: its answer had begun",
+            "the model sent nothing for 0.3 s, in the middle of its answer",
         ),
     ] {
-        // `message_start`, `content_block_start`, and two of four pieces.
+        // The four events are `message_start`, `content_block_start`, and two of the four pieces.
         let llm = Llm::start(&turns(&[broken(4, then)])).await;
         endpoint.base_url = format!("{}/?api-version=1", llm.url());
-        let (events, reply) = all(&anthropic_at(&endpoint), request("go")).await;
-        let error = reply.expect_err("no reply").to_string();
+        let (events, error) = failure(&anthropic_at(&endpoint)).await;
         assert!(error.starts_with(why), "{then}: {error}");
         assert_eq!(texts(&events), "one two th", "{then}");
         assert!(retries(&events).is_empty());
@@ -329,7 +325,7 @@ async fn what_ends_in_the_middle_is_an_error_that_says_so_and_is_not_repeated() 
 
 #[tokio::test]
 async fn what_is_refused_is_told_without_the_key_and_not_repeated() {
-    // The response repeats the key that it was given.
+    // The error response repeats the key that the client sent.
     let llm = Llm::with_key("another key", &turns(&[])).await;
     let (events, reply) = all(&anthropic(&llm), request("go")).await;
     let error = reply.expect_err("no reply");
@@ -359,16 +355,14 @@ async fn nobody_there_and_nobody_who_answers() {
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let mut endpoint = endpoint(&url);
     endpoint.timeouts.answer = Duration::from_millis(200);
-    // It accepts connections, but never responds.
-    let (_, reply) = all(&anthropic_at(&endpoint), request("go")).await;
-    let error = reply.expect_err("no reply").to_string();
+    // This endpoint accepts connections, but never responds.
+    let (_, error) = failure(&anthropic_at(&endpoint)).await;
     assert_eq!(
         error,
-        "the model sent nothing for 0.2 s: its answer had not begun"
+        "the model sent nothing for 0.2 s, before its answer began"
     );
     drop(listener);
-    let (events, reply) = all(&anthropic_at(&endpoint), request("go")).await;
-    let error = reply.expect_err("no reply").to_string();
+    let (events, error) = failure(&anthropic_at(&endpoint)).await;
     let begin = format!("the model at {url}/v1/messages cannot be reached: ");
     assert!(
         error.starts_with(&begin) && error.contains("refused"),
@@ -430,7 +424,7 @@ fn settings_that_cannot_work_are_refused_at_once() {
     let mut extra = options();
     extra.extra.insert("messages".to_owned(), json!([]));
     check(&Endpoint::new("http://127.0.0.1:1"), extra, "`messages`");
-    // https needs root certificates, which are found.
+    // A client for an https endpoint can be created, because its root certificates are found.
     Anthropic::new(
         &Endpoint::new(agent::llm::anthropic::BASE_URL),
         key(),
@@ -449,18 +443,15 @@ async fn max_tokens_ends_with_what_there_is() {
     let cut_thought = json!({ "reply": { "blocks": [{ "thinking": "hm", "signature": "c2ln", "unfinished": true }], "stop_reason": "max_tokens" } });
     let llm = Llm::start(&turns(&[cut_text, cut_call, cut_thought])).await;
     let model = anthropic(&llm);
-    let (_, reply) = all(&model, request("go")).await;
-    let reply = reply.expect("a reply");
+    let reply = answer(&model).await;
     assert_eq!(
         (reply.stop, reply.content),
         (Stop::MaxTokens, vec![Block::text("and so")])
     );
-    let (_, reply) = all(&model, request("go")).await;
-    let reply = reply.expect("a reply");
+    let reply = answer(&model).await;
     assert_eq!(reply.stop, Stop::MaxTokens);
     assert!(reply.calls[0].arguments.is_err(), "{reply:?}");
-    let (_, reply) = all(&model, request("go")).await;
-    assert_eq!(reply.expect("a reply").content, []);
+    assert_eq!(answer(&model).await.content, []);
 }
 
 #[tokio::test]
@@ -468,8 +459,7 @@ async fn an_answer_has_a_longest_length() {
     let llm = Llm::start(&turns(&[says(&"x".repeat(20_000))])).await;
     let mut endpoint = endpoint(llm.url());
     endpoint.max_answer_bytes = 10_000;
-    let (_, reply) = all(&anthropic_at(&endpoint), request("go")).await;
-    let error = reply.expect_err("no reply").to_string();
+    let (_, error) = failure(&anthropic_at(&endpoint)).await;
     assert_eq!(
         error,
         "the model's answer cannot be read: it is longer than 10000 bytes (`max_answer_bytes`)"
@@ -494,7 +484,7 @@ async fn one_connection_serves_one_turn_after_another() {
     let llm = Llm::start(&json!({ "turns": [says("hi")], "repeat_last": true })).await;
     let model = anthropic(&llm);
     for _ in 0..5 {
-        all(&model, request("go")).await.1.expect("a reply");
+        answer(&model).await;
     }
     let requests = llm.requests().await;
     assert_eq!(requests.len(), 5);
@@ -506,7 +496,7 @@ async fn one_connection_serves_one_turn_after_another() {
     );
 }
 
-/// These tests rely on the scripted model being strict.
+/// These tests rely on a scripted model that refuses invalid requests.
 #[tokio::test]
 async fn the_scripted_model_refuses_what_the_api_refuses() {
     let llm = Llm::start(&json!({ "turns": [says("taken")], "repeat_last": true })).await;
@@ -537,44 +527,33 @@ async fn the_scripted_model_refuses_what_the_api_refuses() {
     schema["tools"] = json!([{ "name": "a", "input_schema": {} }]);
     let mut tokens = good;
     tokens["max_tokens"] = Value::Null;
+    let messages = |messages: &[Value]| body(json!(messages));
+    let text = |text: &str| user(json!(text));
+    let unsigned = model(json!([{ "type": "thinking", "thinking": "x" }]));
+    let lacks_result = "without `tool_result` blocks";
     for (bad, why) in [
         (tools, "should match pattern"),
         (schema, "input_schema.type: Field required"),
         (tokens, "max_tokens: Field required"),
-        (body(json!([])), "at least one message"),
-        (body(json!([model(json!("hi"))])), "roles must alternate"),
+        (messages(&[]), "at least one message"),
+        (messages(&[model(json!("hi"))]), "roles must alternate"),
+        (messages(&[text("a"), text("b")]), "roles must alternate"),
+        (messages(&[user(json!([]))]), "non-empty content"),
         (
-            body(json!([user(json!("a")), user(json!("b"))])),
-            "roles must alternate",
-        ),
-        (body(json!([user(json!([]))])), "non-empty content"),
-        (
-            body(json!([user(json!(""))])),
+            messages(&[text("")]),
             "text content blocks must be non-empty",
         ),
+        (messages(&[text("a"), model(call())]), lacks_result),
         (
-            body(json!([user(json!("a")), model(call())])),
-            "without `tool_result` blocks",
+            messages(&[text("a"), model(call()), text("b")]),
+            lacks_result,
         ),
         (
-            body(json!([user(json!("a")), model(call()), user(json!("b"))])),
-            "without `tool_result` blocks",
-        ),
-        (
-            body(json!([user(json!("a")), model(call()), user(result("t2"))])),
+            messages(&[text("a"), model(call()), user(result("t2"))]),
             "unexpected `tool_use_id`",
         ),
-        (
-            body(json!([user(result("t1"))])),
-            "unexpected `tool_use_id`",
-        ),
-        (
-            body(json!([
-                user(json!("a")),
-                model(json!([{ "type": "thinking", "thinking": "x" }]))
-            ])),
-            "signature",
-        ),
+        (messages(&[user(result("t1"))]), "unexpected `tool_use_id`"),
+        (messages(&[text("a"), unsigned]), "signature"),
     ] {
         let (status, told) = post(bad).await;
         assert!(
@@ -675,8 +654,7 @@ mod openai_format {
         let mut length = says("too lo");
         length["reply"]["stop_reason"] = json!("max_tokens");
         llm.script(&turns(&[length])).await;
-        let (_, reply) = all(&openai(&llm), request("go")).await;
-        assert_eq!(reply.expect("a reply").stop, Stop::MaxTokens);
+        assert_eq!(answer(&openai(&llm)).await.stop, Stop::MaxTokens);
 
         for (then, why) in [
             (
@@ -693,8 +671,7 @@ mod openai_format {
             ),
         ] {
             llm.script(&turns(&[broken(3, then)])).await;
-            let (events, reply) = all(&openai(&llm), request("go")).await;
-            let error = reply.expect_err("no reply").to_string();
+            let (events, error) = failure(&openai(&llm)).await;
             assert!(error.starts_with(why), "{then}: {error}");
             assert_eq!(texts(&events), "one two th");
         }
@@ -713,17 +690,10 @@ mod openai_format {
         let endpoint = endpoint(&format!("{}/v1", llm.url()));
         let options = || Options::new("gpt");
         let right = OpenAi::new(&endpoint, Some(ApiKey::new(KEY).expect("a key")), options());
-        all(&right.expect("a client"), request("go"))
-            .await
-            .1
-            .expect("a reply");
+        answer(&right.expect("a client")).await;
         let wrong = ApiKey::new("sk-wrong-0123456789").expect("a key");
         let wrong = OpenAi::new(&endpoint, Some(wrong), options()).expect("a client");
-        let error = all(&wrong, request("go"))
-            .await
-            .1
-            .expect_err("no reply")
-            .to_string();
+        let (_, error) = failure(&wrong).await;
         assert!(
             error.contains("401") && !error.contains("sk-wrong"),
             "{error}"

@@ -23,21 +23,17 @@ async fn check(turn: Value, why: &str, streamed: &str) {
         panic!("no error: {events:#?}");
     };
     assert!(message.starts_with(why), "{message}");
-    assert_eq!(said(&events), streamed);
-    assert!(set.servers.called().is_empty(), "nothing half is called");
-    assert_eq!(set.messages(), hello(), "nothing half is kept");
+    assert_eq!(said(&events), streamed, "{why}");
+    assert!(set.servers.called().is_empty(), "half a call: {why}");
+    assert_eq!(set.messages(), hello(), "nothing half is kept: {why}");
     let end = set.book.end().await;
-    assert_eq!((end.status, end.turns), (RunStatus::Failed, 1));
+    assert_eq!((end.status, end.turns), (RunStatus::Failed, 1), "{why}");
     assert_eq!(end.error.as_ref(), Some(message));
-    assert_eq!(end.usage.input, 10, "what it used counts all the same");
+    assert_eq!(end.usage.input, 10, "what it used counts: {why}");
 
-    set.llm
-        .script(&turns(&[expecting(
-            says("Yes?"),
-            json!({ "last_text": "hello\nagain" }),
-        )]))
-        .await;
-    assert_eq!(set.told("again").await, "Yes?");
+    let expect = json!({ "last_text": "hello\nagain" });
+    set.turn(expecting(says("Yes?"), expect)).await;
+    assert_eq!(set.told("again").await, "Yes?", "{why}");
 }
 
 fn half_a_call(then: &str) -> Value {
@@ -48,40 +44,29 @@ fn half_a_call(then: &str) -> Value {
 }
 
 #[tokio::test]
-async fn overloaded_in_the_middle() {
-    let why = "the model's provider is overloaded or failing (overloaded_error), in the middle of the answer: Overloaded";
-    check(half_a_call("error"), why, "Let me").await;
-}
-
-#[tokio::test]
-async fn cut_in_the_middle() {
-    check(
-        half_a_call("cut"),
-        "the model's answer was cut off: the connection broke",
-        "Let me",
-    )
-    .await;
-    check(
-        half_a_call("eof"),
-        "the model's answer was cut off: the stream ended",
-        "Let me",
-    )
-    .await;
-}
-
-#[tokio::test]
-async fn silent_in_the_middle() {
-    check(
-        half_a_call("stall"),
-        "the model sent nothing for 0.7 s: its answer had begun",
-        "Let me",
-    )
-    .await;
+async fn a_stream_that_fails_in_the_middle() {
+    for (then, why) in [
+        (
+            "error",
+            "the model's provider is overloaded or failing (overloaded_error), in the middle of the answer: Overloaded",
+        ),
+        (
+            "cut",
+            "the model's answer was cut off: the connection broke",
+        ),
+        ("eof", "the model's answer was cut off: the stream ended"),
+        (
+            "stall",
+            "the model sent nothing for 0.7 s, in the middle of its answer",
+        ),
+    ] {
+        check(half_a_call(then), why, "Let me").await;
+    }
 }
 
 #[tokio::test]
 async fn max_tokens_in_the_middle_of_a_call() {
-    let why = "the model's answer ended (max_tokens) in the middle of a tool call; nothing of it was kept";
+    let why = "the model's answer ended (max_tokens) in the middle of a tool call; the answer is discarded";
     for unfinished in [true, false] {
         let turn = json!({ "reply": {
             "blocks": [{ "text": "Let me" }, { "tool_use": "x", "id": "t1", "input_raw": "{\"a\": ", "unfinished": unfinished }],
@@ -109,9 +94,7 @@ async fn after_a_call_what_was_complete_is_kept() {
     assert_eq!(set.messages().as_array().map(Vec::len), Some(3));
     let expect =
         json!({ "tool_results": [{ "id": "t1", "equals": "{\"n\":1}" }], "last_text": "well?" });
-    set.llm
-        .script(&turns(&[expecting(says("It is 1."), expect)]))
-        .await;
+    set.turn(expecting(says("It is 1."), expect)).await;
     assert_eq!(set.told("well?").await, "It is 1.");
     assert_eq!(set.servers.called().len(), 1, "nothing is called twice");
 }
@@ -190,12 +173,10 @@ async fn what_the_provider_will_never_take_is_taken_back() {
     // The calls stay in the conversation; only their results are removed.
     set.trouble("use the tool").await;
     let left_out = json!({ "tool_results": [{ "id": "t1", "equals": format!("The result was left out: {why}") }] });
-    set.llm
-        .script(&turns(&[expecting(says("I see."), left_out)]))
-        .await;
+    set.turn(expecting(says("I see."), left_out)).await;
     assert_eq!(set.told("well?").await, "I see.");
 
-    // A wrong key has nothing to do with the content.
+    // The provider refuses a wrong key whatever the content, so nothing is removed from the conversation.
     let forbidden =
         json!({ "fail": { "status": 403, "kind": "permission_error", "message": "no" } });
     set.llm

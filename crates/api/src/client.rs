@@ -64,7 +64,7 @@ pub struct Connected {
     pub moved: Vec<String>,
     /// Servers that could not be moved.
     pub staying: Vec<Unusable>,
-    /// Doubts about an entry or a file. They do not stop the change.
+    /// Possible mistakes in an entry or a file. They do not prevent the change.
     pub warnings: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ pub const RUN_STATUSES: [&str; 5] = ["running", "done", "failed", "cancelled", "
 
 /// Parses a schema written as JSON.
 fn written(schema: Value) -> RefOr<Schema> {
-    serde_json::from_value(schema).expect("a schema of this file is one")
+    serde_json::from_value(schema).expect("the JSON in this file is a schema")
 }
 
 /// Any JSON value.

@@ -66,8 +66,8 @@ pub struct Server {
     pub projects: Vec<String>,
     pub disabled_tools: Vec<String>,
 
-    /// The sandbox provider: that of the running or most recent instance, or before the first start the requested one
-    /// or `any`. `null`: the server has no sandbox.
+    /// The sandbox provider of the running or most recent instance. Before the first start: the requested provider, or
+    /// `any`. `null`: the server has no sandbox.
     pub sandbox: Option<String>,
     pub resource_limits: Option<Limits>,
     pub volumes: Vec<String>,
@@ -110,7 +110,8 @@ pub struct Server {
     /// `legacy` or `modern`, once known.
     pub era: Option<String>,
     pub protocol_version: Option<String>,
-    /// `true` if calls of only one client session run at a time. The server asks clients for input during calls.
+    /// `true` if calls of only one client session run at a time, because the server asks clients for input during
+    /// calls.
     pub one_session_at_a_time: bool,
     pub in_flight: usize,
     pub waiting: usize,
@@ -120,7 +121,7 @@ pub struct Server {
     pub error_rate: f64,
     /// The number of tools, including disabled ones.
     pub tools: usize,
-    /// The number of tools that are kept back because their definitions changed or cannot be stored.
+    /// The number of tools that clients do not see because their definitions changed or cannot be stored.
     pub kept_back: usize,
 
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -259,7 +260,7 @@ pub struct Imported {
     /// Servers that already exist with a different entry, which is kept.
     pub clashes: Vec<String>,
     pub refused: Vec<Unusable>,
-    /// Entries that do not belong here, such as Toolwharf itself.
+    /// Entries that were left out, such as an entry for Toolwharf itself.
     #[serde(default)]
     pub skipped: Vec<Unusable>,
     /// Servers that were added but disabled, with what they lack.
@@ -298,6 +299,6 @@ pub struct EntryChange {
     pub saved: bool,
     /// A diff from the old entry to the new one, without secrets. Empty if nothing changes.
     pub diff: String,
-    /// Doubts about the entry, and errors that keep the file from taking effect.
+    /// Possible mistakes in the entry, and errors that prevent the file from taking effect.
     pub notices: Vec<String>,
 }

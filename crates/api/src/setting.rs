@@ -10,7 +10,7 @@ pub struct Settings {
     pub files: Vec<String>,
     /// Errors in the files. While there are any, the settings of the last error-free read stay in force.
     pub problems: Vec<String>,
-    /// Doubts about the files. They do not prevent the settings from being used.
+    /// Possible mistakes in the files. The settings are used nevertheless.
     pub warnings: Vec<String>,
     pub settings: Vec<OneSetting>,
 }

@@ -11,13 +11,13 @@ pub struct Status {
     pub database: Database,
     /// The number of servers in each state, including the servers of projects in use.
     pub servers: BTreeMap<String, usize>,
-    /// Servers with tools that are kept back, including the servers of projects in use.
+    /// Servers with tools that are kept back from clients, including the servers of projects in use.
     #[serde(default)]
     pub kept_back: Vec<KeptBack>,
     pub audit: Audit,
 }
 
-/// The number of a server's tools that are kept back because their definitions changed or cannot be stored.
+/// The number of a server's tools that clients do not see because their definitions changed or cannot be stored.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeptBack {
     /// The project that owns the server.

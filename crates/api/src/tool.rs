@@ -25,7 +25,8 @@ pub struct Tool {
     /// The new definition, if the tool's definition changed and the change is not approved yet.
     #[serde(default)]
     pub quarantine: Option<Quarantine>,
-    /// Why the tool is kept back: its definition changed or cannot be stored. `null` if clients see it.
+    /// Why the tool is kept back from clients: its definition changed or cannot be stored. `null` if it is not kept
+    /// back.
     #[serde(default)]
     pub kept_back: Option<String>,
 }

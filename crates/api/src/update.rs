@@ -31,8 +31,8 @@ pub struct Update {
     pub added: Vec<String>,
     pub removed: Vec<String>,
     pub changed: Vec<ChangedTool>,
-    /// Why the tools could not be listed. In that case, an update does not approve their changes. The server is started
-    /// without a network to list them.
+    /// Why the tools could not be listed. To list them, the server is started without a network. If that fails, an
+    /// update does not approve changes of the tools.
     pub unseen: Option<String>,
     /// A digest of the version and the definitions shown here.
     pub digest: String,

@@ -10,7 +10,7 @@ fn env(name: &str) -> Option<String> {
 
 /// The file in the data directory with the administrator's token.
 pub const TOKEN_FILE: &str = "admin-token";
-/// Contains the administrator's token, for gateways that share a database.
+/// The environment variable with the administrator's token, for gateways that share a database.
 pub const ADMIN_TOKEN: &str = "TOOLWHARF_ADMIN_TOKEN";
 /// Minimum length of a token.
 const MIN_TOKEN_CHARS: usize = 16;
@@ -49,7 +49,7 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
         .open(&path);
     let mut file = match written {
         Ok(file) => file,
-        // Another process was first, and its token is used.
+        // Another process created the file first, so its token is used.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let token = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
@@ -70,7 +70,7 @@ pub(crate) fn keep_token(dir: &Path, token: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     let written = || {
-        // Readable by this user only, as created by `tempfile`.
+        // `tempfile` creates the file readable by this user only.
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         writeln!(file, "{token}")?;
         file.persist(&path).map(drop).map_err(|error| error.error)

@@ -1,9 +1,9 @@
-//! Browser sessions, and the one-time links that open one.
+//! Browser sessions, and the one-time links that open a session.
 //!
 //! Invariants: cookies and links are secrets of tickets ([`Tickets`]), so all replicas accept them. A link works once.
-//! A session opened with a key ends with the key; one opened at an issuer ends when the issuer settings change.
-//! Sessions used here are cached, and dropped from the cache within a second after they end at another replica.
-//! `gateway::Guard` decides whether a request may use its cookie.
+//! A session opened with a key ends with the key; a session opened at an issuer ends when the issuer settings change.
+//! Sessions used at this replica are cached, and dropped from the cache within a second after they end at another
+//! replica. `gateway::Guard` decides whether a request may use its cookie.
 //!
 //! Browsers send a host's cookies to every port of that host, and any port can set them. So a session has a second
 //! secret, the page secret: only the response that opens the session contains it. The page keeps it in its origin's
@@ -45,9 +45,10 @@ pub struct Browsers {
 
 #[derive(Default)]
 struct Known {
-    /// Sessions that were used here, by the digests of their cookies.
+    /// Sessions that were used at this replica, by the digests of their cookies.
     sessions: HashMap<String, Session>,
-    /// Counts the events after which cached sessions may be stale. A session read before the latest one is not cached.
+    /// Counts the events after which cached sessions may be stale. A session that was read before the latest event is
+    /// not cached.
     ends: u64,
 }
 
@@ -66,7 +67,7 @@ struct Kept {
     role: Option<Role>,
     projects: BTreeMap<ProjectId, Role>,
     rules: String,
-    /// The digest of the page secret. Empty for links. Also empty for sessions of older versions, which are not
+    /// The digest of the page secret. It is empty for links, and for sessions of older versions, which are not
     /// accepted.
     #[serde(default)]
     page: String,
@@ -114,8 +115,8 @@ impl Browsers {
         })
     }
 
-    /// Ends the session of these headers if they contain its cookie and its page secret. Returns a `Set-Cookie` value
-    /// that deletes the cookie in any case.
+    /// Ends a session if the headers contain its cookie and its page secret. Returns a `Set-Cookie` value that deletes
+    /// the cookie in any case.
     ///
     /// # Errors
     /// Database errors. The session may still be open.
@@ -244,7 +245,7 @@ impl Browsers {
         })
     }
 
-    /// Returns true if this principal has a valid session that was used here.
+    /// Returns true if this principal has a valid session that was used at this replica.
     pub(super) fn lives(&self, id: &str) -> bool {
         let now = store::now();
         let known = self.known();
@@ -266,7 +267,8 @@ impl Browsers {
     /// # Errors
     /// Database errors.
     pub(super) async fn refresh(&self) -> store::Result<Vec<Arc<str>>> {
-        // Read before the query, so that a session that is first used during the query does not count as ended.
+        // The list is read before the query, so that a session that is first used during the query does not count as
+        // ended.
         let before: Vec<String> = {
             let mut known = self.known();
             known.ends += 1;
@@ -333,7 +335,7 @@ mod tests {
         headers(&format!("other=1; {cookie}"), &opened.page_secret)
     }
 
-    /// The same sessions at another replica, or after a restart.
+    /// Opens the same sessions at another replica, or after a restart.
     fn elsewhere(browsers: &Browsers, issuers: &BTreeMap<String, OidcSettings>) -> Browsers {
         Browsers::new("http://127.0.0.1:6280", issuers, browsers.tickets.clone())
     }

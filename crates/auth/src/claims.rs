@@ -74,7 +74,7 @@ pub(super) fn verify(
         let ahead = time(claims, claim)?.unwrap_or(0).saturating_sub(now);
         if ahead > SKEW_SECONDS {
             return Err(invalid(&format!(
-                "its `{claim}` is {ahead} s ahead of the clock of this machine: one of the two is wrong"
+                "its `{claim}` is {ahead} s ahead of the clock of this machine: either this clock or the issuer's is wrong"
             )));
         }
     }
@@ -127,7 +127,7 @@ fn principal(
     settings: &OidcSettings,
     claims: &Claims,
 ) -> Result<Arc<Principal>, Refused> {
-    // A client that acts for itself may have no `sub`. The kind keeps clients and users with the same name apart.
+    // A client that acts for itself may have no `sub`. The kind distinguishes clients from users with the same name.
     let (kind, subject) = match (text(claims, "sub"), text(claims, "client_id")) {
         (None, Some(client)) => ("client", client),
         (subject, _) => ("user", subject.unwrap_or_default()),
@@ -323,27 +323,16 @@ mod tests {
         check(json!({}), "/mcp", ml);
         check(json!({}), "/mcp/ml/server", ml);
         check(json!({ "groups": "ml", "typ": "Bearer" }), "/mcp", ml);
-        check(
-            json!({ "exp": NOW - SKEW_SECONDS + 1, "nbf": NOW + SKEW_SECONDS, "iat": NOW + SKEW_SECONDS }),
-            "/mcp",
-            ml,
-        );
+        let (early, late) = (NOW - SKEW_SECONDS + 1, NOW + SKEW_SECONDS);
+        let skewed = json!({ "exp": early, "nbf": late, "iat": late });
+        check(skewed, "/mcp", ml);
         check(json!({ "exp": (NOW as f64) + 0.5 }), "/mcp", ml);
-        check(
-            json!({ "scope": null, "scp": ["mcp:call", "mcp:read"] }),
-            "/mcp",
-            ml,
-        );
-        check(
-            json!({ "aud": ["other", "https://tools.example/"] }),
-            "/api/v1",
-            ml,
-        );
-        check(
-            json!({ "aud": "https://tools.example/mcp/ml/" }),
-            "/mcp/ml",
-            ml,
-        );
+        let listed = json!({ "scope": null, "scp": ["mcp:call", "mcp:read"] });
+        check(listed, "/mcp", ml);
+        let several = json!({ "aud": ["other", "https://tools.example/"] });
+        check(several, "/api/v1", ml);
+        let project = json!({ "aud": "https://tools.example/mcp/ml/" });
+        check(project, "/mcp/ml", ml);
         let nested = json!({ "groups": null, "realm_access": { "roles": ["boss"] } });
         check(nested, "/mcp", "Some(Manage) {}");
         let url = json!({ "groups": null, "https://example.com/team": "red" });
@@ -373,10 +362,8 @@ mod tests {
             let told = format!("{refused:?}");
             assert!(told.contains(expected), "{changes}: {told}");
         };
-        check(
-            json!({ "iss": "https://login.example/realms/corp/" }),
-            "another issuer",
-        );
+        let similar = json!({ "iss": "https://login.example/realms/corp/" });
+        check(similar, "another issuer");
         check(json!({ "iss": null }), "another issuer");
         check(json!({ "typ": "ID" }), "the access token");
         check(json!({ "exp": NOW - 300 }), "expired 300 s ago");
@@ -386,10 +373,8 @@ mod tests {
         check(json!({ "nbf": NOW + 300 }), "`nbf` is 300 s ahead");
         check(json!({ "iat": i64::MAX }), "`iat` is");
         check(json!({ "aud": null }), "no audience");
-        check(
-            json!({ "aud": "https://tools.example.evil/mcp" }),
-            "not this gateway",
-        );
+        let evil = json!({ "aud": "https://tools.example.evil/mcp" });
+        check(evil, "not this gateway");
         check(json!({ "aud": ["a", "https://other.example"] }), "for `a`");
         check(json!({ "sub": null }), "no `sub`");
         check(json!({ "sub": "a\nb" }), "no `sub`");
@@ -405,16 +390,13 @@ mod tests {
         let told = json!({ "iss": null, "exp": null });
         let verified = outcome(&settings(), told, true).expect("good");
         assert_eq!(verified.ends_at, i64::MAX);
-        let checks = [
+        for changes in [
             json!({ "iss": "https://other.example" }),
             json!({ "aud": null }),
             json!({ "exp": NOW - 300 }),
-        ];
-        for changes in checks {
-            assert!(
-                outcome(&settings(), changes.clone(), true).is_err(),
-                "{changes}"
-            );
+        ] {
+            let refused = outcome(&settings(), changes.clone(), true);
+            assert!(refused.is_err(), "{changes}");
         }
     }
 }

@@ -18,10 +18,10 @@ use super::{
 };
 use crate::tickets::{Kind, Tickets};
 
-/// Requested scopes, if the issuer supports them; `openid` always.
+/// The scopes to request, if the issuer supports them. `openid` is always requested.
 const SCOPES: [&str; 4] = ["openid", "profile", "email", "groups"];
 
-/// Sign-ins in progress. The secret of each one's ticket is its state.
+/// Sign-ins in progress. Each is a ticket; its secret is the `state` parameter of the request to the issuer.
 pub struct Codes(Arc<Tickets>);
 
 #[derive(Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl Codes {
     ) -> Result<(String, String), Refused> {
         let issuer = tokens.issuer(name)?;
         let client = client(issuer)?;
-        let away = |why| Refused::Away(format!("the issuer `{name}` cannot be asked: {why}"));
+        let away = |why| Refused::Away(format!("the issuer `{name}` cannot be queried: {why}"));
         let metadata = issuer.metadata().await.map_err(away)?;
         let endpoint = metadata.authorization_endpoint.as_deref();
         let endpoint = issuer
@@ -84,8 +84,8 @@ impl Codes {
     }
 
     /// Completes a sign-in. Returns the user and the page to open next. `form`: the parameters with which the issuer
-    /// redirected the browser back, and `browser`, the secret from the tab's session storage, which other origins
-    /// cannot read or write.
+    /// redirected the browser back. `browser`: the secret from the tab's session storage, which other origins cannot
+    /// read or write.
     ///
     /// # Errors
     /// If the identity is not certain, or the user has no role here.

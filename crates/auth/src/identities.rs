@@ -45,7 +45,7 @@ impl Identities {
         Self::with(keys, ended, settings, bases, tickets)
     }
 
-    /// With a single administrator's key.
+    /// Creates identities with a single administrator's key.
     #[cfg(any(test, feature = "test-util"))]
     pub fn administrator(token: &str, settings: &Settings, tickets: &Arc<Tickets>) -> Arc<Self> {
         let bases = vec!["http://127.0.0.1:6280".to_owned()];
@@ -104,7 +104,8 @@ impl Identities {
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let verified = match self.tokens.known(&digest) {
             Some(verified) => Some(verified),
-            // Rare, and boxed: the future that answers a call is moved into its connection.
+            // This case is rare. Its future is boxed to keep the future that answers a call small, since that one is
+            // moved into its connection.
             None => match std::str::from_utf8(token) {
                 Ok(token) => Box::pin(self.tokens.verify(token, digest)).await?,
                 Err(_) => None,
@@ -126,13 +127,14 @@ impl Identities {
     /// # Errors
     /// If the session, or the key used to sign in, cannot be checked now.
     pub async fn browser(&self, headers: &HeaderMap) -> Result<Option<Arc<Principal>>, Refused> {
-        // Rare compared to calls, and boxed: the future that answers a call is moved into its connection.
+        // This case is rare compared to calls. Its future is boxed to keep the future that answers a call small, since
+        // that one is moved into its connection.
         let found = Box::pin(self.browsers.principal(headers)).await;
         self.living(found)
     }
 
-    /// Like [`Self::browser`], by the cookie alone, which browsers also send to other ports of this host. Only for
-    /// pages that are opened by navigation and whose forms contain a token (`Tickets::form_token`).
+    /// Like [`Self::browser`], but checks only the cookie, which browsers also send to other ports of this host. Only
+    /// for pages that are opened by navigation and whose forms contain a token (`Tickets::form_token`).
     ///
     /// # Errors
     /// If the session, or the key used to sign in, cannot be checked now.

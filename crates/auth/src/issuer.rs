@@ -130,11 +130,12 @@ impl Issuer {
         }
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         Err(match &*failure {
-            Some(why) => {
-                Refused::Away(format!("the issuer `{}` cannot be asked: {why}", self.name))
-            }
+            Some(why) => Refused::Away(format!(
+                "the issuer `{}` cannot be queried: {why}",
+                self.name
+            )),
             None => invalid(&format!(
-                "`{}` has no key like the one it was signed with; the issuer is asked once a minute",
+                "it was signed with a key that the issuer `{}` does not list; the issuer's keys are fetched at most once a minute",
                 self.name
             )),
         })
@@ -178,7 +179,7 @@ impl Issuer {
         let set = oauth::document::<KeySet>(&self.http, &uri).await;
         let shown = model::url_for_display(uri.as_str());
         let set = set.map_err(|error| error.what)?;
-        let set = set.ok_or_else(|| format!("{shown}: there is no key set"))?;
+        let set = set.ok_or_else(|| format!("{shown}: no key set found at this URL"))?;
         let keys = set.keys.iter().filter_map(Key::read).take(MAX_KEYS);
         let keys: Vec<_> = keys.map(Arc::new).collect();
         if keys.is_empty() {
@@ -195,7 +196,7 @@ impl Issuer {
     async fn discover(&self) -> Result<Arc<Metadata>, String> {
         let issuer = &self.settings.issuer;
         let url = Url::parse(issuer).map_err(|error| error.to_string())?;
-        // That of OpenID Connect comes first, because it has everything that is used here.
+        // The document of OpenID Connect comes first, because it has everything that is used here.
         let mut places = oauth::well_known(&url);
         places.reverse();
         let mismatch = |_: &Url, says: &str| {
@@ -278,7 +279,7 @@ impl Issuer {
 }
 
 impl Key {
-    /// Reads a key that may check signatures; `None` for all others.
+    /// Reads a key that may check signatures; `None` for any other key.
     fn read(value: &Value) -> Option<Self> {
         let short = |name: &str, least: usize| {
             let text = value.get(name).and_then(Value::as_str);

@@ -1,11 +1,11 @@
 //! API keys.
 //!
-//! Invariants: a key itself exists only in the response that creates it (the administrator's first one also in the data
-//! directory). The database and this process have SHA-256 digests. Identifying a key takes no lock and no database
-//! query. A key revoked here is refused immediately, one revoked by another replica within a second; its sessions and
-//! streams end at the same time ([`Ended`]). While the database is unavailable, a single gateway continues with the
-//! known keys; one of several replicas does so for [`STALE_AFTER`]. Deliberately absent: the role that a route needs
-//! (`rest`), and the rule when a key is required (`gateway::Guard`).
+//! Invariants: a key itself exists only in the response that creates it (the administrator's first key is also in the
+//! data directory). The database and this process have SHA-256 digests. Identifying a key takes no lock and no database
+//! query. A key revoked at this replica is refused immediately, a key revoked at another one within a second; the key's
+//! sessions and streams end at the same time ([`Ended`]). While the database is unavailable, a single gateway continues
+//! with the known keys; one of several replicas does so for [`STALE_AFTER`]. Deliberately absent: the role that a route
+//! needs (`rest`), and the rule when a key is required (`gateway::Guard`).
 
 use std::{
     collections::HashMap,
@@ -61,7 +61,7 @@ struct Key {
     expires_at: Option<Time>,
     /// Last use that is not in the database yet, in microseconds since 1970; 0: none.
     used: AtomicI64,
-    /// Its end was reported.
+    /// True after the end of the key was reported.
     ended: AtomicBool,
 }
 
@@ -169,7 +169,7 @@ impl Keys {
                 );
                 continue;
             };
-            // The known key is kept, since it records its last use.
+            // The known key stays in the list, since it records its last use.
             let key = match before.get(&digest) {
                 Some(key) if key.id == row.key.id => key.clone(),
                 _ => match Key::of(&row) {
@@ -311,7 +311,7 @@ pub async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, b
     let place = crate::admin_token::token_place(dir);
     let hash = hash(&token);
     let keys = store.keys_hashed().await?;
-    // After the list: another replica with the same token may be registering it.
+    // This query comes after the list, because another replica with the same token may be registering it.
     let known = store.key_by_hash(&hash).await?;
     let now = store::now();
     let is_admins = |key: &KeyRow| key.role == store::Role::Admin && key.is_living(now);
@@ -321,11 +321,11 @@ pub async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, b
     }
     if keys.iter().any(|row| is_admins(&row.key)) {
         if new {
-            // It is not valid, and would prevent the remedy.
+            // The new token is not a valid key, and its file would prevent the remedy in the error.
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         bail!(
-            "the database has administrators, but {place} holds no valid key of one: write one into it, or run \
+            "the database has administrators, but {place} holds no valid administrator's key: write one into it, or run \
              `toolwharf key recover` to make a new one"
         );
     }
@@ -351,7 +351,7 @@ pub async fn register(store: &Store, token: &str, name: &str) -> Result<(), stor
         expires_at: None,
     };
     match store.key_put(key).await {
-        // Another start was faster.
+        // Another process with the same token registered it first.
         Ok(_) | Err(store::Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }
@@ -494,7 +494,7 @@ mod tests {
         let who = keys.identify(&token).expect("known");
         assert!(who.may(Role::Admin, None));
 
-        // A token file that is older than the database.
+        // This token file is older than the database.
         let older = tempfile::tempdir().expect("a directory");
         fs::write(older.path().join(TOKEN_FILE), "twh_0123456789abcdef\n").expect("written");
         let others = open(older.path()).await;

@@ -55,7 +55,7 @@ impl Principal {
         own.copied().max(self.role)
     }
 
-    /// The project of requests that name none; `None`: all projects.
+    /// The project of requests that name no project; `None`: all projects.
     ///
     /// # Errors
     /// If the principal has access to several projects and nothing else.

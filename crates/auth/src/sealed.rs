@@ -1,5 +1,4 @@
-//! Encryption of texts that leave the process or its memory and come back: with the installation's key, encoded as
-//! base64.
+//! Encryption of texts that leave this process and come back later. Uses the installation's key; the result is base64.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use engine::secrets::{DataKey, Sealed};
@@ -8,7 +7,7 @@ use zeroize::Zeroizing;
 /// Bytes of the nonce, which differs for each encryption.
 pub const NONCE_BYTES: usize = 24;
 
-/// Encrypts a text for a place. The result is the nonce, followed by the ciphertext.
+/// Encrypts a text and binds it to a place. The result is the nonce, followed by the ciphertext.
 pub fn sealed_text(key: &DataKey, place: &[&str], text: &str) -> String {
     let Sealed { mut nonce, sealed } = key.seal_login(place, text);
     nonce.extend(sealed);

@@ -2,7 +2,7 @@
 //!
 //! A ticket is a secret with a value that the database keeps for a limited time. The value is encrypted and bound to
 //! the secret. The database has only a digest of the secret; the browser or the link has the secret itself. Secrets are
-//! encrypted, too, so that one that was not made here is rejected without a query.
+//! encrypted, too, so that a secret that Toolwharf did not generate is rejected without a query.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum Kind {
     SignIn,
     /// A sign-in to a server, at its issuer.
     Login,
-    /// The same, for a user who pastes the redirect. The issuer sees its secret.
+    /// A sign-in to a server by a user who pastes the redirect. The issuer sees the ticket's secret.
     Paste,
     /// A link that was used.
     Used,
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// Returns true if the secrets of this kind are made here.
+    /// Returns true if the secrets of this kind are generated and encrypted by [`Tickets::issue`].
     fn is_ours(self) -> bool {
         !matches!(self, Self::Paste | Self::Used | Self::Form)
     }
@@ -82,7 +82,7 @@ impl Tickets {
         Self { store, key }
     }
 
-    /// On a new database; also returns its directory.
+    /// Creates tickets in a new database. Also returns the database's directory.
     #[cfg(any(test, feature = "test-util"))]
     pub async fn for_test() -> (tempfile::TempDir, std::sync::Arc<Self>) {
         let dir = tempfile::tempdir().expect("a directory");
@@ -114,7 +114,8 @@ impl Tickets {
         value: &T,
     ) -> store::Result<bool> {
         let digest = model::sha256_hex(secret);
-        let text = serde_json::to_string(value).expect("it has no maps but of texts");
+        let text = serde_json::to_string(value)
+            .expect("tickets contain no maps with keys other than text");
         let sealed = sealed_text(&self.key, &place(kind, &digest), &text);
         let ticket = NewTicket {
             kind: kind.name(),
@@ -123,7 +124,7 @@ impl Tickets {
             expires_at: store::now() + kind.lasts(),
             most: kind.most(),
         };
-        // Boxed, since it is rare and large: a transaction of three statements.
+        // The future is boxed, since it is rare and large: a transaction of three statements.
         Box::pin(self.store.ticket_put(ticket)).await
     }
 
@@ -175,7 +176,7 @@ impl Tickets {
         sealed_text(&self.key, &["link"], text)
     }
 
-    /// Decrypts the text of a link that was made here.
+    /// Decrypts a text that [`Self::seal`] encrypted; `None` for any other.
     pub fn open(&self, link: &str) -> Option<String> {
         let (text, _) = opened_text(&self.key, &["link"], link.as_bytes())?;
         Some(text.to_string())

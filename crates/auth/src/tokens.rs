@@ -23,7 +23,7 @@ use super::{
 
 /// Maximum bytes of a token. One with many groups has 8 KiB.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// Maximum tokens that are remembered.
+/// Maximum number of remembered tokens.
 const MAX_TOKENS: usize = 16_384;
 /// Maximum signatures that are checked concurrently.
 const MAX_CHECKS: usize = 2;
@@ -199,11 +199,11 @@ impl Tokens {
             return Err(Refused::Invalid(why));
         }
         if header.crit.is_some() {
-            return Err(invalid("its header has `crit`"));
+            return Err(invalid("its header has `crit`, which is not supported"));
         }
         let typ = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
         if !["jwt", "at+jwt", "application/at+jwt"].contains(&typ.as_str()) {
-            return Err(invalid("its `typ` is not that of an access token"));
+            return Err(invalid("its `typ` is neither `JWT` nor `at+jwt`"));
         }
         let keys = issuer.keys_for(&header).await?;
         let token = token.to_owned();
@@ -223,7 +223,7 @@ impl Tokens {
             let _turn = self.questions.acquire().await;
             let away = |why| {
                 Refused::Away(format!(
-                    "the issuer `{}` cannot be asked: {why}",
+                    "the issuer `{}` cannot be queried: {why}",
                     issuer.name
                 ))
             };

@@ -19,7 +19,7 @@ use lifecycle::Last;
 use model::{NativeName, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
 use serde_json::Value;
-use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
+use store::{EventRow, NewRegistration, RegistrationRow, Store};
 use tokio::sync::Mutex;
 
 pub use self::entry::KEYS;
@@ -56,13 +56,15 @@ pub enum Error {
     Taken(ServerName),
     #[error("there is no project `{0}`")]
     NoProject(ProjectId),
-    #[error("the Kubernetes resource `{namespace}/{name}` declares the server: change that one")]
+    #[error(
+        "the Kubernetes resource `{namespace}/{name}` declares the server: change the resource instead"
+    )]
     Declared { namespace: String, name: ServerName },
     #[error("cannot load the key that encrypts variables: {0}")]
     Key(String),
     #[error(transparent)]
     Store(#[from] store::Error),
-    #[error("cannot remove its volumes: {0}")]
+    #[error("cannot remove the server's volumes: {0}")]
     Volumes(runtime::Error),
 }
 
@@ -108,7 +110,7 @@ impl Hosting {
         Ok(self.projects.session_key().await?.installation())
     }
 
-    /// Applies the rows (H08): starts new and changed servers, and leaves all others running.
+    /// Applies the rows: starts new and changed servers, and leaves all others running.
     ///
     /// # Errors
     /// Database errors.
@@ -141,7 +143,7 @@ impl Hosting {
         }
     }
 
-    async fn take_in(&self, rows: Vec<WorkspaceRow>) -> Result<(), Error> {
+    async fn take_in(&self, rows: Vec<RegistrationRow>) -> Result<(), Error> {
         let mut secrets: HashMap<ProjectId, Secrets> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
         let mut crashes = self.crashes().await?;
@@ -165,7 +167,7 @@ impl Hosting {
             {
                 Ok(sealed) => sealed,
                 Err(why) => {
-                    tracing::error!(server = %row.name, id = row.id, "cannot be hosted: its variables: {why}");
+                    tracing::error!(server = %row.name, id = row.id, "cannot host the server: its variables are invalid: {why}");
                     continue;
                 }
             };
@@ -174,11 +176,11 @@ impl Hosting {
             let config = match self.projects.opened(place, &row.config).await? {
                 Ok(opened) => opened,
                 Err(why) => {
-                    tracing::error!(server = %row.name, id = row.id, "cannot be hosted: {why}");
+                    tracing::error!(server = %row.name, id = row.id, "cannot host the server: {why}");
                     continue;
                 }
             };
-            let row = &WorkspaceRow {
+            let row = &RegistrationRow {
                 config,
                 ..row.clone()
             };
@@ -192,7 +194,7 @@ impl Hosting {
                 Err(wrong) => {
                     let wrong: Vec<&str> = wrong.iter().map(|one| one.detail.as_str()).collect();
                     let why = wrong.join("; ");
-                    tracing::error!(server = %row.name, id = row.id, "cannot be hosted: {why}");
+                    tracing::error!(server = %row.name, id = row.id, "cannot host the server: {why}");
                 }
             }
         }
@@ -204,7 +206,7 @@ impl Hosting {
     /// The encrypted variables in rows, by row id.
     async fn sealed(
         &self,
-        rows: &[WorkspaceRow],
+        rows: &[RegistrationRow],
     ) -> Result<HashMap<String, Result<BTreeMap<String, String>, CannotOpen>>, Error> {
         let resources = rows
             .iter()
@@ -222,7 +224,7 @@ impl Hosting {
     }
 
     /// The owners of rows that are disabled, together with their servers.
-    async fn resting(&self, rows: &[WorkspaceRow]) -> Result<BTreeSet<ProjectId>, Error> {
+    async fn resting(&self, rows: &[RegistrationRow]) -> Result<BTreeSet<ProjectId>, Error> {
         let owners: BTreeSet<ProjectId> = rows.iter().filter_map(hosted_by).collect();
         let mut resting = BTreeSet::new();
         for owner in owners {
@@ -237,8 +239,8 @@ impl Hosting {
         Ok(resting)
     }
 
-    pub async fn rows(&self) -> Result<Vec<WorkspaceRow>, Error> {
-        Ok(self.store.workspace_list_all().await?)
+    pub async fn rows(&self) -> Result<Vec<RegistrationRow>, Error> {
+        Ok(self.store.registration_list_all().await?)
     }
 
     /// The last crash of each registered server.
@@ -277,19 +279,19 @@ impl Hosting {
     ///
     /// # Errors
     /// [`Error`]. Then nothing was changed.
-    pub async fn register(&self, entry: Entry) -> Result<WorkspaceRow, Error> {
+    pub async fn register(&self, entry: Entry) -> Result<RegistrationRow, Error> {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
         self.free(&entry).await?;
         let config = self.sealed_entry(&entry, None).await?;
-        let new = NewWorkspace {
+        let new = NewRegistration {
             project: entry.project.as_ref(),
             name: &entry.name,
             status: REGISTERED,
             image: entry.launch().program.target(),
             config: &config,
         };
-        let put = self.store.workspace_put(new).await;
+        let put = self.store.registration_put(new).await;
         let row = put.map_err(|error| match error {
             store::Error::Conflict { .. } => Error::Taken(entry.name.clone()),
             error => error.into(),
@@ -302,10 +304,10 @@ impl Hosting {
     ///
     /// # Errors
     /// [`Error`]. Then nothing was changed.
-    pub async fn update(&self, id: &str, entry: Entry) -> Result<WorkspaceRow, Error> {
+    pub async fn update(&self, id: &str, entry: Entry) -> Result<RegistrationRow, Error> {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
-        let old = self.store.workspace_get(None, id).await?;
+        let old = self.store.registration_get(None, id).await?;
         if !entry.is_of_resource() {
             self.free_to_change(&old)?;
         }
@@ -322,7 +324,7 @@ impl Hosting {
         let config = self.sealed_entry(&entry, Some(&old.config)).await?;
         let row = self
             .store
-            .workspace_set_config(None, id, image, &config)
+            .registration_set_config(None, id, image, &config)
             .await?;
         self.take_in(self.rows().await?).await?;
         Ok(row)
@@ -340,7 +342,7 @@ impl Hosting {
     ///
     /// # Errors
     /// [`Error`]
-    pub async fn given(&self, row: &WorkspaceRow) -> Result<Value, Error> {
+    pub async fn given(&self, row: &RegistrationRow) -> Result<Value, Error> {
         let project = hosted_by(row);
         let place = Owner::Hosted(project.as_ref(), &row.name);
         let opened = self.projects.opened(place, &given(row)).await?;
@@ -351,7 +353,7 @@ impl Hosting {
     ///
     /// # Errors
     /// [`Error`]
-    pub async fn set_enabled(&self, id: &str, enabled: bool) -> Result<WorkspaceRow, Error> {
+    pub async fn set_enabled(&self, id: &str, enabled: bool) -> Result<RegistrationRow, Error> {
         let change = |config: &mut Value| config["enabled"] = enabled.into();
         self.edit(id, change).await
     }
@@ -365,7 +367,7 @@ impl Hosting {
         id: &str,
         tool: &NativeName,
         enabled: bool,
-    ) -> Result<WorkspaceRow, Error> {
+    ) -> Result<RegistrationRow, Error> {
         let change = |config: &mut Value| {
             let off = config[entry::DISABLED_TOOLS]
                 .as_array()
@@ -382,14 +384,18 @@ impl Hosting {
         self.edit(id, change).await
     }
 
-    async fn edit(&self, id: &str, change: impl FnOnce(&mut Value)) -> Result<WorkspaceRow, Error> {
+    async fn edit(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<RegistrationRow, Error> {
         let _one_at_a_time = self.edits.lock().await;
-        let mut row = self.store.workspace_get(None, id).await?;
+        let mut row = self.store.registration_get(None, id).await?;
         self.free_to_change(&row)?;
         change(&mut row.config);
         let row = self
             .store
-            .workspace_set_config(None, id, &row.image, &row.config)
+            .registration_set_config(None, id, &row.image, &row.config)
             .await?;
         self.take_in(self.rows().await?).await?;
         Ok(row)
@@ -401,7 +407,7 @@ impl Hosting {
     /// [`Error`]
     pub async fn delete(&self, id: &str, volumes: bool) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
-        self.free_to_change(&self.store.workspace_get(None, id).await?)?;
+        self.free_to_change(&self.store.registration_get(None, id).await?)?;
         if let Some(server) = self.forgotten(id).await? {
             server.stopped().await;
         }
@@ -423,7 +429,7 @@ impl Hosting {
 
     async fn forgotten(&self, id: &str) -> Result<Option<Arc<Server>>, Error> {
         let server = self.server(id);
-        self.store.workspace_delete(None, id).await?;
+        self.store.registration_delete(None, id).await?;
         self.take_in(self.rows().await?).await?;
         Ok(server)
     }
@@ -441,7 +447,7 @@ impl Hosting {
     }
 
     /// Refuses a change to a server that is declared by a resource which this gateway watches.
-    fn free_to_change(&self, row: &WorkspaceRow) -> Result<(), Error> {
+    fn free_to_change(&self, row: &RegistrationRow) -> Result<(), Error> {
         let settings = self.gateway.settings();
         let watched = &settings.hosting.kubernetes.watch_namespace;
         match Resource::of(row) {
@@ -537,7 +543,7 @@ impl Hosting {
 }
 
 /// The state in which an earlier run left a server, if it ever ran.
-fn left(row: &WorkspaceRow, crashes: &mut HashMap<String, Crash>) -> Option<Left> {
+fn left(row: &RegistrationRow, crashes: &mut HashMap<String, Crash>) -> Option<Left> {
     Some(Left {
         last: Last::from_word(&row.status)?,
         crash: crashes.remove(&row.id),

@@ -1,9 +1,9 @@
 //! The state behind the surfaces: configuration files, projects with their entries, secrets and sign-ins, hosting, and
 //! membership of replicas.
 //!
-//! - [`startup`]: builds the engine from the settings. [`lock`]: the lock of the data directory. [`live`]: reloads
+//! - [`startup`]: builds the engine from the settings. [`lock`]: the lock of the data directory. [`reload`]: reloads
 //!   configuration files.
-//! - [`projects`], [`entries`], [`registry`]: server entries of projects and of `mcp.json`. [`clients`]: entries in the
+//! - [`projects`], [`entries`], [`server_files`]: server entries of projects and of `mcp.json`. [`clients`]: entries in the
 //!   files of MCP clients.
 //! - [`hosting`]: registered servers on the runtimes. [`replica`]: membership and leases. [`master`]: the master key.
 //! - [`logins`]: sign-ins at the issuers of remote servers. [`loop_detection`]: loop detection.
@@ -14,13 +14,13 @@ pub mod clients;
 pub mod entries;
 pub mod hosting;
 pub mod html;
-pub mod live;
 pub mod lock;
 pub mod locks;
 pub mod logins;
 pub mod loop_detection;
 pub mod master;
 pub mod projects;
-pub mod registry;
+pub mod reload;
 pub mod replica;
+pub mod server_files;
 pub mod startup;

@@ -4,9 +4,9 @@
 //! `serve` holds the lock as long as it runs. `stdio` never takes it, so that an open client does not prevent `serve`
 //! from starting.
 //!
-//! Invariants: the kernel releases the lock when its process ends in any way, and no child inherits it. The address is
-//! valid only while the process that wrote it holds the lock. Otherwise its port may belong to another process, which
-//! must not receive the token.
+//! Invariants: the kernel releases the lock when the holder's process ends in any way, and no child inherits it. The
+//! address is valid only while the process that wrote it holds the lock. Otherwise its port may belong to another
+//! process, which must not receive the token.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -36,9 +36,9 @@ pub struct Lock {
 
 #[derive(Debug)]
 pub struct Holder {
-    /// In its own process namespace.
+    /// The gateway's process id, in its own process namespace.
     pub pid: Option<u32>,
-    /// `None` while it is starting or stopping.
+    /// `None` while the gateway is starting or stopping.
     pub at: Option<GatewayRecord>,
 }
 
@@ -123,7 +123,7 @@ impl Lock {
             config: absolute(sources),
         };
         let text = serde_json::to_string(&gateway_record)? + "\n";
-        // Atomically, since it may be read at any time.
+        // Written atomically, since other processes may read the file at any time.
         let new = path.with_extension("json.new");
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, &path))

@@ -240,7 +240,7 @@ mod tests {
                 &[],
                 true,
             ),
-            // Another subcommand, another program, another Toolwharf.
+            // These run another subcommand, another program, or a Toolwharf with another configuration.
             (&["toolwharf", "serve"], &[], false),
             (&["toolwharf-cli", "stdio"], &[], false),
             (&["docker", "run", "-i", "toolwharf", "stdio"], &[], false),

@@ -192,7 +192,9 @@ impl Master {
                 .await
             {
                 Err(store::Error::Conflict { .. }) => {}
-                done => return done.context("the old master key stays"),
+                done => {
+                    return done.context("cannot rotate the master key; the old one stays in use");
+                }
             }
         }
         bail!("projects change too fast to rotate the master key: try again")

@@ -41,7 +41,7 @@ const MAX_SECRET_NAME_BYTES: usize = 128;
 const NEW_MASTER_KEY: &str = "the master key was changed on another replica; start this one with the new key as TOOLWHARF_MASTER_KEY";
 /// Attempts to store a secret while other callers store it, too.
 const MAX_ATTEMPTS: usize = 10;
-/// The key in a stored entry that names its author, and the value for a project's own key.
+/// The key in a stored entry that says who registered it, and its value if that was a project key.
 pub const REGISTERED_BY: &str = "registeredBy";
 pub const BY_PROJECT: &str = "project";
 
@@ -56,7 +56,7 @@ pub struct Projects {
     data_keys: parking_lot::Mutex<HashMap<ProjectId, Arc<DataKey>>>,
     /// Projects whose data key cannot be decrypted and for which that was logged.
     closed: parking_lot::Mutex<BTreeSet<ProjectId>>,
-    /// All projects are to be loaded, including new ones.
+    /// True if all projects must be loaded, including new ones.
     wants_all: AtomicBool,
     all: AtomicBool,
 }
@@ -199,8 +199,7 @@ impl Projects {
         Ok(ids)
     }
 
-    /// Reloads those of these projects that are or must be loaded. Returns the ones that failed; their loaded state
-    /// stays.
+    /// Reloads the projects in `ids` that are or must be loaded. Returns those that failed; their loaded state stays.
     pub async fn reload_changed(
         &self,
         ids: &BTreeSet<ProjectId>,
@@ -231,11 +230,12 @@ impl Projects {
     pub async fn admit(&self, scope: &Scope) -> store::Result<()> {
         match &scope.project {
             Some(project) if self.gateway.fleet().projects.contains_key(project) => Ok(()),
-            // Rare, and boxed: the future that answers a call is moved into its connection.
+            // This case is rare. It is boxed to keep the future that answers a call small, since that is moved into its
+            // connection.
             Some(project) => Box::pin(self.load(project)).await,
             None if scope.server.is_some() || self.all.load(Ordering::Acquire) => Ok(()),
             None => {
-                // Other projects work without them. The next request tries again.
+                // The loaded projects work without the others. The next request tries again.
                 if let Err(error) = Box::pin(self.load_all()).await {
                     tracing::warn!("cannot load all projects: {error}");
                 }
@@ -270,7 +270,8 @@ impl Projects {
     }
 
     async fn load_all(&self) -> store::Result<()> {
-        // Set first: a project that another replica creates in the meantime may be missing in the pages.
+        // The flag is set first, because a project that another replica creates in the meantime may be missing in the
+        // pages.
         self.wants_all.store(true, Ordering::Release);
         let mut page = Page::default();
         loop {
@@ -301,9 +302,10 @@ impl Projects {
         };
         let owner = Some(id);
         let mut servers = self.store.server_list(id).await?;
-        // In order of registration, which decides whose tool gets a name (`last-wins`). Ids are sorted by time.
+        // Sorts by registration time, which is the order of the ids. With `last-wins`, this decides whose tool gets a
+        // name.
         servers.sort_by(|one, other| one.id.cmp(&other.id));
-        // Before `${NAME}` is searched for, which may be inside an encrypted value.
+        // Decrypts the entries first, because an encrypted value may contain `${NAME}`.
         let mut opened = Vec::with_capacity(servers.len());
         for server in &mut servers {
             let owner = Owner::Server(id, &server.name);
@@ -418,7 +420,7 @@ impl Projects {
         let known = self.data_keys.lock().get(id).cloned();
         if self.closed.lock().insert(id.clone()) {
             let goes_on = match known {
-                Some(_) => "the previously known one is used",
+                Some(_) => "the previously decrypted key is used",
                 None => "servers that need its secrets do not start",
             };
             tracing::error!(project = %id, "the project's data key cannot be decrypted; {goes_on}: {NEW_MASTER_KEY}");

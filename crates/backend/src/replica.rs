@@ -1,5 +1,5 @@
 //! Membership and leases of this replica. Several gateways can share one Postgres; each has a row with a heartbeat, and
-//! holds leases for work that only one may do.
+//! holds leases for work that only one replica may do.
 //!
 //! A replica remains a member as long as it renews its heartbeat in time. A lost member has lost all its leases and
 //! rejoins with a new id. It stops the work under its leases before the database can give them to another replica: the
@@ -81,7 +81,7 @@ pub enum NotTaken {
 /// One membership.
 struct Member {
     id: String,
-    /// Cancelled when its leases are lost.
+    /// Cancelled when the membership and its leases are lost.
     lost: CancellationToken,
     until: Mutex<Until>,
     leases: Mutex<Leases>,
@@ -94,8 +94,8 @@ type Fences = HashMap<String, i64>;
 #[derive(Default)]
 struct Leases {
     held: Fences,
-    /// Released, but not yet confirmed by the database, which may still have them. They are not held. None can be taken
-    /// again before the release is confirmed: it would be the same lease with the same fencing token.
+    /// Leases whose release is not confirmed yet by the database, which may still have them. They are not held. None
+    /// can be taken again before the release is confirmed: it would be the same lease with the same fencing token.
     leaving: Fences,
 }
 
@@ -225,8 +225,8 @@ impl Replica {
             let began = Instant::now();
             let renewed = match member.lost.is_cancelled() {
                 true => {
-                    // Servers that ran under a lease are dead. Those without one are started again and must not be
-                    // killed.
+                    // Servers that ran under a lease are dead by now. The sentinel must not kill servers without a
+                    // lease, which are started again.
                     if stop.elapsed() > self.lease / 4 {
                         (self.end_all_at)(None);
                     }
@@ -247,7 +247,7 @@ impl Replica {
             }
             away = renewed.is_err();
             if !away {
-                // Limited, so that a slow database does not delay the next renewal.
+                // The time is limited, so that a slow database does not delay the next renewal.
                 let by = began + self.lease / 2;
                 let keeping = async {
                     self.give_back_again().await;
@@ -255,7 +255,7 @@ impl Replica {
                 };
                 let kept = tokio::time::timeout_at(by, keeping).await;
                 if let Ok(Err(error)) = kept {
-                    tracing::debug!("not all housekeeping was done: {error}");
+                    tracing::debug!("housekeeping is incomplete: {error}");
                 }
             }
             // Only one replica needs to do this.
@@ -289,7 +289,7 @@ impl Replica {
         // Leases released in the meantime do not matter, even if they were taken again.
         let lacks = member.leases.lock().are_lacking(&held, &has);
         if lacks {
-            self.lose(member, "the database lacks a lease that it gave");
+            self.lose(member, "the database no longer has a lease that it granted");
             return self.rejoin().await;
         }
         *member.until.lock() = until;
@@ -308,7 +308,7 @@ impl Replica {
             self.store.timeline_begin().await?;
         }
         for lost in self.store.replica_remove_lost().await? {
-            tracing::warn!(id = lost.id, host = lost.name, "a replica is lost");
+            tracing::warn!(id = lost.id, host = lost.name, "another replica is lost");
         }
         let (replicas, leases) =
             tokio::try_join!(self.store.replica_list(), self.store.lease_list())?;
@@ -356,7 +356,7 @@ impl Replica {
 
     async fn rejoin(&self) -> store::Result<()> {
         let member = add(&self.own, self.lease, &self.file, &self.address).await?;
-        tracing::info!(id = member.id, "this replica joined again");
+        tracing::info!(id = member.id, "this replica has rejoined");
         let mut current = self.member.lock();
         *current = member;
         (self.end_all_at)(None);
@@ -365,8 +365,8 @@ impl Replica {
 
     /// Schedules the sentinel to kill the servers at the deadline, if any run under a lease.
     fn warn_sentinel(&self, member: &Arc<Member>) {
-        // Locked until the sentinel is scheduled, so that deadlines are passed on in order. A membership that is over
-        // is ignored.
+        // The lock is held until the sentinel is scheduled, so that deadlines are passed on in order. A membership that
+        // is over is ignored.
         let current = self.member.lock();
         if !Arc::ptr_eq(&current, member) {
             return;
@@ -426,8 +426,9 @@ impl Replica {
         Ok(leases.iter().map(|lease| lease.fence).collect())
     }
 
-    /// Agrees with the other replicas on the heir of sessions: this replica, unless another one except `from` is it
-    /// already. Losing this lease stops nothing. `None`: the database does not respond.
+    /// Returns the replica that takes over sessions, on which all replicas agree: the one that already has this role,
+    /// unless that is `from`, which this one cannot reach; otherwise this one. The role is a lease whose loss stops
+    /// nothing. `None`: the database does not respond.
     pub async fn heir(&self, sessions: &str, from: Option<&str>) -> Option<String> {
         let name = format!("sessions:{sessions}");
         let agreed = self.store.lease_agree(&name, &self.id(), from).await;
@@ -452,14 +453,17 @@ impl Replica {
     async fn held_elsewhere(&self, name: &str) -> store::Result<NotTaken> {
         let leases = self.store.lease_list().await?;
         let Some(lease) = leases.into_iter().find(|lease| lease.name == name) else {
-            let why = "its lease is not free yet; after a failover of the database this takes one lease period";
+            let why = "the server's lease is not free yet; after a failover of the database this takes one lease period";
             return Ok(NotTaken::No(why.to_owned()));
         };
         let replicas = self.store.replica_list().await?;
         let holder = replicas.into_iter().find(|row| row.id == lease.holder);
         Ok(match holder {
             Some(row) => NotTaken::By(Box::new(row)),
-            None => NotTaken::No(format!("it ran on replica {}, which is lost", lease.holder)),
+            None => NotTaken::No(format!(
+                "the server ran on replica {}, which is lost",
+                lease.holder
+            )),
         })
     }
 
@@ -467,7 +471,7 @@ impl Replica {
     /// renewal.
     pub async fn give_back(&self, name: &str) {
         let member = self.member();
-        // First, or the next renewal would report it as missing.
+        // Marks the lease as released before the database does. Otherwise the next renewal would report it as missing.
         let Some(fence) = member.leases.lock().leave(name) else {
             return;
         };
@@ -608,7 +612,7 @@ mod tests {
         let other = replica.take("server:y").await.ok().expect("it is free").0;
         let fence = take(&replica).await.expect("it is free");
 
-        // The database refuses, or appears to.
+        // The database refuses the release, or appears to.
         database
             .run(
                 "CREATE FUNCTION kb.no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
@@ -620,7 +624,7 @@ mod tests {
         assert_eq!(take(&replica).await, None, "it may be on its way");
         renew(&replica).await;
 
-        // It arrived after all, and nothing is lost.
+        // The release arrived after all, and the membership is not lost.
         database.run("DROP TRIGGER no ON kb.toolwharf_leases; DELETE FROM kb.toolwharf_leases WHERE name = 'server:x'").await;
         renew(&replica).await;
         assert_eq!(replica.losses(), 0);

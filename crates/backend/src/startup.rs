@@ -41,7 +41,7 @@ use crate::{
 /// The argument that runs this binary as the sentinel.
 pub const SENTINEL: &str = "sentinel";
 /// Why a gateway without the lock of its data directory starts no sandboxes.
-const NOT_OWNED: &str = "it needs a sandbox, and only `toolwharf serve` runs those: start that, and this process becomes its client";
+const NOT_OWNED: &str = "it needs a sandbox, and only `toolwharf serve` runs those: start `toolwharf serve`, and this process becomes its client";
 /// The argument that runs this binary as the first program in a sandbox.
 pub const SHIM: &str = "sandbox-shim";
 /// The file in the data directory with the id of this installation.
@@ -144,10 +144,13 @@ pub async fn close_open(store: &Store) -> anyhow::Result<()> {
     if store.replica_list().await?.len() > 1 {
         return Ok(());
     }
-    let why = "the gateway stopped before it was answered";
+    let why = "the gateway stopped before the call was answered";
     let calls = store.calls_close_open(store::now(), why).await?;
     if calls > 0 {
-        tracing::warn!(calls, "the outcome of calls of an earlier run is unknown");
+        tracing::warn!(
+            calls,
+            "the gateway stopped before these calls were answered; their outcome is unknown"
+        );
     }
     let why = "the gateway stopped before the turn ended";
     let runs = store.run_interrupt_open(store::now(), why).await?;
@@ -412,7 +415,7 @@ pub async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Replica>)
 /// Removes older records in small steps.
 async fn prune(store: &Store, before: store::Time) -> store::Result<()> {
     loop {
-        // A run is kept as long as one of its calls.
+        // Calls are removed first, because a run is kept as long as one of its calls is.
         let calls = store.calls_prune(before).await?;
         let runs = store.run_prune(before).await?;
         let events = store.events_prune(before).await?;

@@ -34,7 +34,7 @@ use crate::echo::MODERN_VERSION;
 use crate::echo::http::{METHOD, NAME, VERSION};
 use crate::run::api::Api;
 use crate::run::client::{MODERN_META, answer_in_stream};
-use crate::run::part::{Home, Part, own_path};
+use crate::run::part::{Home, Part, program};
 use crate::run::report::median;
 use crate::run::{proc, raise_descriptor_limit};
 use books::{Books, Ended};
@@ -49,7 +49,7 @@ const MAX_CLIENT_PAUSE: Duration = Duration::from_millis(60);
 /// Maximum pause between two harms.
 const MAX_HARM_PAUSE: Duration = Duration::from_millis(500);
 const HEAL_DEADLINE: Duration = Duration::from_secs(60);
-/// Factor by which memory and open files may grow until the end.
+/// Factor by which memory and the number of open files may grow during the test.
 const MAX_GROWTH: f64 = 1.25;
 /// The environment variable with the name of a server.
 const NAME_VARIABLE: &str = "CHAOS_SERVER";
@@ -81,48 +81,35 @@ struct Promise {
     against: Vec<String>,
 }
 
+impl Promise {
+    fn new(says: &'static str, against: impl IntoIterator<Item = String>) -> Self {
+        let against = against.into_iter().collect();
+        Self { says, against }
+    }
+}
+
 /// The gateway with its servers.
 struct Place {
     part: Part,
-    token: String,
     servers: usize,
     ledger: PathBuf,
 }
 
 /// Harms servers under load for the given time, and prints a report.
-///
-/// # Errors
-///
-/// A process did not start, so there is nothing to report.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit()?;
-    let beside = |name: &str, given: Option<PathBuf>| {
-        let path = match given {
-            Some(path) => path,
-            None => own_path()?.with_file_name(name),
-        };
-        anyhow::ensure!(
-            path.is_file(),
-            "{} is missing: build it first",
-            path.display()
-        );
-        anyhow::Ok(path)
-    };
-    let program = beside("toolwharf", options.toolwharf.clone())?;
-    let server = beside("testkit-scripted", options.server.clone())?;
+    let toolwharf = program(options.toolwharf.clone(), "toolwharf")?;
+    let server = program(options.server.clone(), "testkit-scripted")?;
     let ledger = tempfile::tempdir().context("no directory for the servers' books")?;
-    // Sandboxed servers run as `nobody`.
+    // Sandboxed servers run as `nobody` and write to this directory.
     fs::set_permissions(ledger.path(), fs::Permissions::from_mode(0o777))?;
     let settings = format!(
         "[hosting]\nproviders = [\"process\"]\nmounts = [{:?}]\n",
         ledger.path()
     );
     let home = Home::new(&json!({}), &settings)?;
-    let mut part = home.spawn(&program).await?;
-    part.ready().await?;
     let place = Arc::new(Place {
-        token: home.token()?,
-        part,
+        part: home.start(&toolwharf).await?,
         servers: options.servers,
         ledger: ledger.path().to_owned(),
     });
@@ -131,10 +118,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let place = Arc::into_inner(place).context("the clients are not done")?;
     place.part.stop().await;
     let mut promises = done.with_context(|| format!("the product's log ends:\n{log}"))?;
-    promises.push(Promise {
-        says: "no process is left after SIGTERM",
-        against: left(NAME_VARIABLE)?,
-    });
+    let left = left(NAME_VARIABLE)?;
+    promises.push(Promise::new("no process is left after SIGTERM", left));
     let mut kept = true;
     println!();
     for promise in &promises {
@@ -200,26 +185,18 @@ async fn at_work(
     go_on.send_replace(false);
     let mut books = Books::default();
     while let Some(ended) = clients.join_next().await {
-        books.client(ended??);
+        let client = ended??;
+        books.client(client.number, client.ended);
     }
     let harmed = harms.join_next().await.context("no harm was done")??;
     let mut promises = Vec::new();
-    let against = match place.heal().await {
-        Ok(()) => Vec::new(),
-        Err(error) => vec![format!("{error:#}")],
-    };
-    promises.push(Promise {
-        says: "every server is back and answers",
-        against,
-    });
-    promises.push(Promise {
-        says: "every harm ended in time",
-        against: harmed.overdue,
-    });
+    let healed = place.heal().await.err().map(|error| format!("{error:#}"));
+    promises.push(Promise::new("every server is back and answers", healed));
+    promises.push(Promise::new("every harm ended in time", harmed.overdue));
     for n in 0..place.servers {
         books.ledger(&place.ledger.join(format!("s{n}")))?;
     }
-    let mut api = place.api().await?;
+    let mut api = place.part.api().await?;
     books.audit(&mut api).await.context("the audit")?;
     let done = harmed
         .done
@@ -239,8 +216,7 @@ async fn at_work(
             &files,
         ),
     ] {
-        let against = flat(what, unit, figures).1.into_iter().collect();
-        promises.push(Promise { says, against });
+        promises.push(Promise::new(says, flat(what, unit, figures).1));
     }
     Ok(promises)
 }
@@ -275,10 +251,6 @@ fn left(variable: &str) -> anyhow::Result<Vec<String>> {
 }
 
 impl Place {
-    async fn api(&self) -> anyhow::Result<Api> {
-        Api::connect(&self.part.url, &self.token).await
-    }
-
     async fn register(&self, n: usize, server: &Path) -> anyhow::Result<()> {
         let name = format!("s{n}");
         let entry = json!({
@@ -288,36 +260,29 @@ impl Place {
             "mounts": [{ "host": self.ledger, "path": "/ledger", "read_only": false }],
             "resource_limits": { "memory": "64M", "pids": 64 },
             "call_timeout_ms": CALL_TIMEOUT_MS,
-            // Some take one call at a time, as most servers do, and some take several.
+            // Half of the servers take one call at a time, as most servers do. The others take several.
             "max_concurrency": if n.is_multiple_of(2) { 1 } else { 8 },
             "heartbeat": { "interval_ms": 2000, "timeout_ms": 1000, "misses": 2 },
         });
-        let mut api = self.api().await?;
-        api.ask("POST", "/mcp/servers?wait=false", &entry).await?;
-        Ok(())
+        self.part.api().await?.register(&entry).await
     }
 
     /// Restarts every server, and returns once each of them has responded.
     async fn heal(&self) -> anyhow::Result<()> {
-        let mut api = self.api().await?;
+        let mut api = self.part.api().await?;
         for n in 0..self.servers {
-            let path = format!("/mcp/servers/s{n}/restart");
-            api.ask("POST", &path, &Value::Null).await?;
+            api.order(&format!("s{n}"), "restart").await?;
         }
         self.healed().await
     }
 
     async fn healed(&self) -> anyhow::Result<()> {
-        let mut api = self.api().await?;
+        let mut api = self.part.api().await?;
         let deadline = Instant::now() + HEAL_DEADLINE;
         for n in 0..self.servers {
-            let path = format!("/mcp/servers/s{n}/call");
-            let echo = json!({
-                "method": "tools/call",
-                "params": { "name": "echo", "arguments": { "back": n } },
-            });
-            while let Err(error) = api.ask("POST", &path, &echo).await {
-                anyhow::ensure!(Instant::now() < deadline, "s{n} is not back: {error:#}");
+            let (server, back) = (format!("s{n}"), json!({ "back": n }));
+            while let Err(error) = api.call(&server, "echo", &back).await {
+                anyhow::ensure!(Instant::now() < deadline, "{server} is not back: {error:#}");
                 sleep(Duration::from_millis(20)).await;
             }
         }
@@ -325,10 +290,11 @@ impl Place {
     }
 }
 
-/// A client, and the outcomes of its calls.
+/// A client.
 struct Client {
     number: usize,
     random: SmallRng,
+    /// For each call of this client, the server and the outcome.
     ended: Vec<(usize, Ended)>,
 }
 
@@ -342,12 +308,8 @@ impl Client {
     }
 
     /// Calls one server after the other until it is asked to stop. Every second client speaks MCP.
-    async fn calls(
-        mut self,
-        place: &Place,
-        going: watch::Receiver<bool>,
-    ) -> anyhow::Result<books::Client> {
-        let mut api = place.api().await?;
+    async fn calls(mut self, place: &Place, going: watch::Receiver<bool>) -> anyhow::Result<Self> {
+        let mut api = place.part.api().await?;
         while *going.borrow() {
             let server = self.random.random_range(0..place.servers);
             let call = format!("c{}-{}", self.number, self.ended.len());
@@ -361,16 +323,13 @@ impl Client {
                 Err(_) => Ended::Overdue,
             };
             if matches!(ended, Ended::Broken(_) | Ended::Overdue) {
-                api = place.api().await?;
+                api = place.part.api().await?;
             }
             self.ended.push((server, ended));
             let pause = self.random.random_range(Duration::ZERO..MAX_CLIENT_PAUSE);
             sleep(pause).await;
         }
-        Ok(books::Client {
-            number: self.number,
-            ended: self.ended,
-        })
+        Ok(self)
     }
 }
 
@@ -422,7 +381,7 @@ fn read(status: StatusCode, body: &[u8], call: &str) -> Ended {
     if !result.is_null() {
         return Ended::Good;
     }
-    // A JSON-RPC error, or the same inside of problem details.
+    // A JSON-RPC error, or the JSON-RPC error inside HTTP problem details.
     let data = [&answer["error"]["data"], &answer["mcp"]["data"]];
     let reason = data.iter().find_map(|data| data["reason"].as_str());
     match reason {

@@ -1,10 +1,10 @@
-//! The parts of JSON-RPC that the echo server, the floor and the load generator need.
+//! The parts of JSON-RPC that the echo server, the baseline proxies and the load generator need.
 //!
 //! A frame is parsed into an envelope that borrows from the bytes read. An id is replaced by copying the bytes around
 //! it ([`with_id`]).
 //!
-//! Deliberately absent: batches, duplicate-key checks, depth limits. The floor only passes frames on; the cost of such
-//! checks shows in the gateway's figures.
+//! Deliberately absent: batches, duplicate-key checks, depth limits. The baseline only forwards frames; the cost of
+//! these checks shows in the gateway's figures.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -41,16 +41,53 @@ pub(crate) fn with_id(out: &mut Vec<u8>, frame: &[u8], old: &RawValue, new: &[u8
     out.extend_from_slice(&frame[end..]);
 }
 
-/// Writes `n` in decimal, without an allocation or formatting.
-pub(crate) fn decimal(mut n: u64, buffer: &mut [u8; 20]) -> &[u8] {
-    let mut at = buffer.len();
-    loop {
-        at -= 1;
-        buffer[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            return &buffer[at..];
+/// Longest accepted line. No message of the bench comes close.
+const LINE_LIMIT: usize = 64 << 20;
+const READ_SIZE: usize = 64 << 10;
+
+/// Collects what is read from a pipe, and splits it into lines.
+pub(crate) struct LineBuffer {
+    input: Vec<u8>,
+    filled: usize,
+}
+
+impl LineBuffer {
+    pub(crate) fn new() -> Self {
+        Self {
+            input: vec![0; READ_SIZE],
+            filled: 0,
         }
+    }
+
+    /// Returns the free part of the buffer, for the next read.
+    ///
+    /// # Errors
+    ///
+    /// A line is longer than 64 MiB.
+    pub(crate) fn free(&mut self) -> anyhow::Result<&mut [u8]> {
+        if self.filled == self.input.len() {
+            anyhow::ensure!(
+                self.filled < LINE_LIMIT,
+                "a line is longer than {LINE_LIMIT} bytes"
+            );
+            self.input.resize(self.filled * 2, 0);
+        }
+        Ok(&mut self.input[self.filled..])
+    }
+
+    /// Adds the `n` bytes that were just read, and calls `each` with every line that they complete.
+    pub(crate) fn take(&mut self, n: usize, mut each: impl FnMut(&[u8])) {
+        // Only the new bytes can contain the end of a line.
+        let searched = self.filled;
+        self.filled += n;
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', &self.input[searched..self.filled]) {
+            let end = searched + end;
+            each(&self.input[start..end]);
+            start = end + 1;
+        }
+        self.input.copy_within(start..self.filled, 0);
+        self.filled -= start;
     }
 }
 
@@ -80,13 +117,6 @@ mod tests {
             (r#"{"id":18446744073709551616}"#, "\"s\"", r#"{"id":"s"}"#),
         ] {
             assert_eq!(exchanged(frame, new), want);
-        }
-    }
-
-    #[test]
-    fn decimal_writes_what_display_writes() {
-        for n in [0, 9, 10, 12_345, u64::MAX] {
-            assert_eq!(decimal(n, &mut [0; 20]), n.to_string().as_bytes());
         }
     }
 }

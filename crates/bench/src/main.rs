@@ -1,8 +1,11 @@
 //! The bench: measures the cost of the gateway relative to the minimum that any proxy needs.
 //!
 //! One binary contains every part of a measurement, each run as a separate process: the MCP server ([`echo`]), the
-//! minimal proxy ([`floor`]) and the driver with its load generator ([`run`]), whose docs explain how the figures are
+//! baseline proxy ([`floor`]) and the driver with its load generator ([`run`]), whose docs explain how the figures are
 //! made. [`chaos`] does not measure: it checks that no call is lost or carried out twice while servers fail under load.
+//!
+//! Functions that can fail do so if they cannot use a process, a connection, a file or a system figure. `# Errors`
+//! sections list only other reasons.
 
 mod chaos;
 mod echo;
@@ -45,7 +48,7 @@ enum Command {
         #[command(flatten)]
         listen: Listen,
     },
-    /// The floor in front of a stdio server
+    /// Runs the baseline proxy (the floor) for a stdio server
     FloorStdio {
         #[command(flatten)]
         listen: Listen,
@@ -53,7 +56,7 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// The floor in front of an HTTP server
+    /// Runs the baseline proxy (the floor) for an HTTP server
     FloorHttp {
         #[command(flatten)]
         listen: Listen,
@@ -61,7 +64,7 @@ enum Command {
         #[arg(long)]
         upstream: String,
     },
-    /// The floor for responses from memory
+    /// Runs the baseline server (the floor) for responses from memory
     FloorBytes {
         #[command(flatten)]
         listen: Listen,
@@ -77,7 +80,7 @@ enum Command {
         #[arg(long)]
         count: usize,
     },
-    /// Measures the gateway against the floor
+    /// Measures the gateway against the baseline (the floor)
     Run(run::Options),
     /// Measures the load of replicas on their Postgres, and simulates how many it can serve
     Scale(scale::Options),
@@ -148,7 +151,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Single-threaded, so that the load generator leaves the other processors to the measured processes.
+/// A single-threaded runtime, so that the load generator leaves the other processors to the measured processes.
 fn client_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

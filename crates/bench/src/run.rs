@@ -2,10 +2,10 @@
 //!
 //! # How the figures are made
 //!
-//! A case runs three separate processes for each side: the echo server, the proxy in front of it (the floor on one
-//! side, the gateway on the other) and this driver, which is the load generator. The sides are measured alternately
-//! (floor, gateway, gateway, floor), in rounds of a fixed number of calls, after a shorter warm-up round. A figure is
-//! the median of its rounds. With 32 clients, each has one keep-alive connection and one outstanding call.
+//! A case runs three separate processes for each side: the echo server, the proxy in front of it (the baseline proxy on
+//! one side, the gateway on the other) and this driver, which is the load generator. The sides are measured alternately
+//! (baseline, gateway, gateway, baseline), in rounds of a fixed number of calls, after a shorter warm-up round. A
+//! figure is the median of its rounds. With 32 clients, each has one keep-alive connection and one outstanding call.
 //!
 //! *CPU per call* is the main figure: the CPU time of the proxy process during a round, as counted by the scheduler and
 //! without its children, divided by the number of calls. It hardly depends on other load on the machine. Calls per
@@ -14,9 +14,10 @@
 //!
 //! # Why ratios
 //!
-//! Microseconds depend on the machine and the day. The floor does what any proxy has to do, with the same components
-//! and at the same time, so the ratio shows what the gateway adds. The bounds therefore hold on any machine. This is
-//! not a test with a clock: `run` prints the figures, and only its exit code says whether a bound was exceeded.
+//! Microseconds depend on the machine and the day. The baseline does what any proxy has to do. It uses the same
+//! components and runs at the same time, so the ratio shows what the gateway adds. The bounds therefore hold on any
+//! machine. This is not a test with time limits: `run` prints the figures, and its exit code says whether a bound was
+//! exceeded.
 //!
 //! # Every response is checked
 //!
@@ -25,13 +26,13 @@
 //!
 //! # Other baselines
 //!
-//! The floor has no records, projects, replicas or supervision. [`audit`], [`projects`] and [`tokens`] compare the
+//! The baseline has no records, projects, replicas or supervision. [`audit`], [`projects`] and [`tokens`] compare the
 //! gateway with itself: without records, with a single project, and with a key instead of a token. [`replicas`]
 //! compares three gateways with one, and [`hosting`] compares hosted servers with the same servers alone.
 //!
-//! `--product floor` replaces the gateway with the floor. Every ratio should then be close to 1, and its distance from
-//! 1 is the measurement error. On a machine with other load, the error was up to 0.15, and single rounds differed by up
-//! to half. The note next to a ratio shows the range of its rounds.
+//! `--product floor` replaces the gateway with the baseline. Every ratio should then be close to 1, and its distance
+//! from 1 is the measurement error. On a machine with other load, the error was up to 0.15, and single rounds differed
+//! by up to half. The note next to a ratio shows the range of its rounds.
 
 pub(crate) mod api;
 pub(crate) mod audit;
@@ -50,6 +51,7 @@ pub(crate) mod start;
 pub(crate) mod tokens;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -83,7 +85,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Which {
     Toolwharf,
-    /// The floor against itself: shows the measurement error
+    /// The baseline against itself: shows the measurement error
     Floor,
 }
 
@@ -94,14 +96,6 @@ pub(crate) enum Product {
 }
 
 /// The amount of work per figure.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Effort {
-    Full,
-    Quick,
-    Smoke,
-}
-
-/// The numbers behind an [`Effort`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) name: &'static str,
@@ -123,59 +117,53 @@ pub(crate) struct Size {
     pub(crate) rest: Duration,
 }
 
-impl Effort {
-    pub(crate) fn size(self) -> Size {
-        match self {
-            // At 20 to 40 µs each, 480,000 calls of the floor use at least 10 s of CPU time. Single rounds differ by
-            // half, so many rounds are needed.
-            Self::Full => Size {
-                name: "full",
-                rounds: 30,
-                calls: 16_000,
-                single_calls: 2_000,
-                list_calls: 1_600,
-                streams: 10_000,
-                starts: 7,
-                projects: 1_000,
-                kills: 1_000,
-                hosted: 200,
-                rest: Duration::from_secs(60),
-            },
-            Self::Quick => Size {
-                name: "quick",
-                rounds: 6,
-                calls: 4_800,
-                single_calls: 500,
-                list_calls: 960,
-                streams: 2_000,
-                starts: 3,
-                projects: 1_000,
-                kills: 100,
-                hosted: 200,
-                rest: Duration::from_secs(10),
-            },
-            Self::Smoke => Size {
-                name: "smoke",
-                rounds: 1,
-                calls: 320,
-                single_calls: 20,
-                list_calls: 32,
-                streams: 50,
-                starts: 1,
-                projects: 10,
-                kills: 3,
-                hosted: 3,
-                rest: Duration::from_millis(100),
-            },
-        }
-    }
-}
+// At 20 to 40 µs each, 480,000 calls of the baseline use at least 10 s of CPU time. Single rounds differ by up to half,
+// so many rounds are needed.
+const FULL: Size = Size {
+    name: "full",
+    rounds: 30,
+    calls: 16_000,
+    single_calls: 2_000,
+    list_calls: 1_600,
+    streams: 10_000,
+    starts: 7,
+    projects: 1_000,
+    kills: 1_000,
+    hosted: 200,
+    rest: Duration::from_secs(60),
+};
+const QUICK: Size = Size {
+    name: "quick",
+    rounds: 6,
+    calls: 4_800,
+    single_calls: 500,
+    list_calls: 960,
+    streams: 2_000,
+    starts: 3,
+    projects: 1_000,
+    kills: 100,
+    hosted: 200,
+    rest: Duration::from_secs(10),
+};
+const SMOKE: Size = Size {
+    name: "smoke",
+    rounds: 1,
+    calls: 320,
+    single_calls: 20,
+    list_calls: 32,
+    streams: 50,
+    starts: 1,
+    projects: 10,
+    kills: 3,
+    hosted: 3,
+    rest: Duration::from_millis(100),
+};
 
 /// State shared by the cases.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) product: Product,
-    pub(crate) effort: Effort,
+    pub(crate) size: Size,
     /// Parts of the names of the cases to run. Empty: all cases.
     only: Vec<String>,
     /// Responses checked so far.
@@ -188,6 +176,32 @@ impl Driver {
     }
 }
 
+/// Measures a case and returns its rows. Fails if a process does not start, an awaited event does not happen in time,
+/// or a response is wrong.
+type Case = fn(&mut Driver) -> Measured<'_>;
+type Measured<'d> = Pin<Box<dyn Future<Output = anyhow::Result<Vec<Row>>> + 'd>>;
+
+/// The cases that follow [`calls::CASES`].
+const CASES: [(&str, Case); 13] = [
+    ("list", |driver| Box::pin(calls::list(driver))),
+    ("audit-sqlite", |driver| Box::pin(audit::sqlite(driver))),
+    ("audit-postgres", |driver| Box::pin(audit::postgres(driver))),
+    ("replicas", |driver| Box::pin(replicas::run(driver))),
+    ("projects", |driver| Box::pin(projects::run(driver))),
+    ("tokens", |driver| Box::pin(tokens::run(driver))),
+    ("idle-servers", |driver| Box::pin(idle::servers(driver))),
+    ("idle-streams", |driver| Box::pin(idle::streams(driver))),
+    ("start", |driver| Box::pin(start::run(driver))),
+    ("hosted-calls", |driver| Box::pin(hosting::calls(driver))),
+    ("hosted-recovery", |driver| {
+        Box::pin(hosting::recovery(driver))
+    }),
+    ("hosted-neighbours", |driver| {
+        Box::pin(hosting::neighbours(driver))
+    }),
+    ("hosted-many", |driver| Box::pin(hosting::many(driver))),
+];
+
 /// Runs the cases and prints the table. The exit code is 1 if a bound was exceeded.
 ///
 /// # Errors
@@ -197,25 +211,14 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit()?;
     let product = match options.product {
         Which::Floor => Product::Floor,
-        Which::Toolwharf => {
-            let path = match options.toolwharf {
-                Some(path) => path,
-                None => part::own_path()?.with_file_name("toolwharf"),
-            };
-            anyhow::ensure!(
-                path.is_file(),
-                "{} is missing: build it first",
-                path.display()
-            );
-            Product::Toolwharf(path)
-        }
+        Which::Toolwharf => Product::Toolwharf(part::program(options.toolwharf, "toolwharf")?),
     };
     let mut driver = Driver {
         product,
-        effort: match (options.quick, options.smoke) {
-            (_, true) => Effort::Smoke,
-            (true, _) => Effort::Quick,
-            _ => Effort::Full,
+        size: match (options.quick, options.smoke) {
+            (_, true) => SMOKE,
+            (true, _) => QUICK,
+            _ => FULL,
         },
         only: options.only,
         checked: 0,
@@ -227,45 +230,15 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             rows.extend(calls::run(&mut driver, case).await.context(case.name)?);
         }
     }
-    for name in [
-        "list",
-        "audit-sqlite",
-        "audit-postgres",
-        "replicas",
-        "projects",
-        "tokens",
-        "idle-servers",
-        "idle-streams",
-        "start",
-        "hosted-calls",
-        "hosted-recovery",
-        "hosted-neighbours",
-        "hosted-many",
-    ] {
+    for (name, measure) in CASES {
         let wanted = match name {
             "replicas" => replicas::CASES.iter().any(|case| driver.wants(case.name)),
             _ => driver.wants(name),
         };
-        if !wanted {
-            continue;
+        if wanted {
+            eprintln!("{name} …");
+            rows.extend(measure(&mut driver).await.context(name)?);
         }
-        eprintln!("{name} …");
-        let measured = match name {
-            "list" => calls::list(&mut driver).await,
-            "audit-sqlite" => audit::sqlite(&mut driver).await,
-            "audit-postgres" => audit::postgres(&mut driver).await,
-            "replicas" => replicas::run(&mut driver).await,
-            "projects" => projects::run(&mut driver).await,
-            "tokens" => tokens::run(&mut driver).await,
-            "idle-servers" => idle::servers(&mut driver).await,
-            "idle-streams" => idle::streams(&mut driver).await,
-            "start" => start::run(&mut driver).await,
-            "hosted-calls" => hosting::calls(&mut driver).await,
-            "hosted-recovery" => hosting::recovery(&mut driver).await,
-            "hosted-neighbours" => hosting::neighbours(&mut driver).await,
-            _ => hosting::many(&mut driver).await,
-        };
-        rows.extend(measured.context(name)?);
     }
     anyhow::ensure!(
         !rows.is_empty(),
@@ -282,7 +255,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             Product::Toolwharf(_) => "toolwharf",
             Product::Floor => "floor",
         };
-        let report = report::json(&rows, product, driver.effort.size().name, driver.checked);
+        let report = report::json(&rows, product, driver.size.name, driver.checked);
         std::fs::write(file, serde_json::to_string_pretty(&report)? + "\n")
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
@@ -291,10 +264,6 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
 }
 
 /// Raises the soft limit of open files to the hard limit, for this process and its children.
-///
-/// # Errors
-///
-/// The system refuses.
 pub(crate) fn raise_descriptor_limit() -> anyhow::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

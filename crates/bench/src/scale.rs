@@ -1,10 +1,10 @@
 //! The limits of one Postgres: measures the load that replicas put on it, and simulates how many replicas it can serve
 //! ([`simulate`]).
 //!
-//! The database's CPU time is that of its server process and all backends. It is measured with one client (each record
-//! is a batch), with many, and without calls. The cost of a batch and of a row follows from the first two, using the
-//! number of batches counted by the database. The commits of the test Postgres do not wait for a disk, so that wait is
-//! measured separately.
+//! The database's CPU time is the sum over its server process and all backends. It is measured with one client (each
+//! record is a batch), with many, and without calls. The costs of a batch and of a row follow from the first two
+//! measurements, using the number of batches counted by the database. The commits of the test Postgres do not wait for
+//! a disk, so that wait is measured separately.
 
 mod simulate;
 
@@ -15,15 +15,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use testkit::postgres::Database;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::echo::Era;
 use crate::run::audit::waits_for_disk;
-use crate::run::calls::{Chain, Side, through_replica};
+use crate::run::calls::{Chain, REPLICA, Side, through_product};
 use crate::run::load::Round;
-use crate::run::part;
-use crate::run::proc;
 use crate::run::report::median;
+use crate::run::{part, proc};
 use simulate::{Costs, World};
 
 const REPLICAS: usize = 3;
@@ -35,7 +34,7 @@ const FLEET_SIZES: [usize; 3] = [10, 100, 1000];
 const DATABASE_CORES: [usize; 3] = [2, 8, 32];
 /// Time that recording may add to 99 % of calls, in seconds.
 const MAX_ADDED_SECONDS: f64 = 0.1;
-/// The usual connection limit of a Postgres, and that of a large one.
+/// The usual connection limit of Postgres, and the limit of a large installation.
 const CONNECTION_LIMITS: [f64; 2] = [100.0, 2000.0];
 
 #[derive(Debug, clap::Args)]
@@ -74,36 +73,26 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
 }
 
 fn print_costs(costs: &Costs) {
-    let micros = |seconds: f64| seconds * 1e6;
     println!("measured costs");
-    println!(
-        "  a batch of records                {:8.0} µs of database CPU time",
-        micros(costs.batch)
-    );
-    println!(
-        "  a record in it, begun or ended    {:8.0} µs",
-        micros(costs.row)
-    );
-    println!(
-        "  a replica without calls           {:8.0} µs per second",
-        micros(costs.idle)
-    );
-    println!(
-        "  connections of a replica          {:8.0}",
-        costs.connections
-    );
-    println!(
-        "  log                               {:8.0} bytes per call",
-        costs.log
-    );
-    println!(
-        "  one wait for the disk             {:8.0} µs",
-        micros(costs.flush)
-    );
-    println!(
-        "  the gateway                       {:8.0} µs of its CPU time per call",
-        micros(costs.gateway)
-    );
+    for (what, cost, unit) in [
+        (
+            "a batch of records",
+            costs.batch * 1e6,
+            "µs of database CPU time",
+        ),
+        ("a record in it, begun or ended", costs.row * 1e6, "µs"),
+        ("a replica without calls", costs.idle * 1e6, "µs per second"),
+        ("connections of a replica", costs.connections, ""),
+        ("log", costs.log, "bytes per call"),
+        ("one wait for the disk", costs.flush * 1e6, "µs"),
+        (
+            "the gateway",
+            costs.gateway * 1e6,
+            "µs of its CPU time per call",
+        ),
+    ] {
+        println!("{}", format!("  {what:<34}{cost:8.0} {unit}").trim_end());
+    }
 }
 
 fn print_limits(costs: Costs) {
@@ -151,10 +140,7 @@ fn print_limits(costs: Costs) {
 }
 
 async fn measure(options: &Options) -> anyhow::Result<Costs> {
-    let program = match &options.toolwharf {
-        Some(path) => path.clone(),
-        None => part::own_path()?.with_file_name("toolwharf"),
-    };
+    let program = part::program(options.toolwharf.clone(), "toolwharf")?;
     anyhow::ensure!(
         std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_some(),
         "there is no Postgres: `cargo xtask postgres -- cargo xtask bench scale` has one"
@@ -163,7 +149,8 @@ async fn measure(options: &Options) -> anyhow::Result<Costs> {
     let settings = format!("database_url = {:?}\n", database.url());
     let mut fleet: Vec<Chain> = Vec::new();
     for _ in 0..REPLICAS {
-        fleet.push(through_replica(&program, &settings, fleet.first()).await?);
+        let next = through_product(&program, REPLICA, &settings, fleet.first());
+        fleet.push(next.await?);
     }
     let measured = of_fleet(&database, &fleet, options.calls).await;
     for chain in fleet {
@@ -172,22 +159,24 @@ async fn measure(options: &Options) -> anyhow::Result<Costs> {
     measured
 }
 
-/// The resources that the database has used so far.
+/// The resources that the database has used so far, or during a measurement.
 struct Used {
     cpu: f64,
     commits: f64,
     log: f64,
-    at: Instant,
+    /// The time, by the clock of the database.
+    seconds: f64,
 }
 
 impl Used {
     async fn now(database: &Database) -> anyhow::Result<Self> {
-        // The database updates its commit count every second.
+        // Waits, since the database updates its commit count only every second.
         sleep(Duration::from_secs(2)).await;
         let number = async |query: &str| database.number(query).await;
         let checkpointer =
             number("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").await;
-        let server = parent(checkpointer as u32)?;
+        let server = proc::parent(checkpointer as u32);
+        let server = server.context("the database is not on this machine")?;
         Ok(Self {
             cpu: proc::family_cpu(server)? as f64 / 1e9,
             commits: number(
@@ -195,38 +184,25 @@ impl Used {
             )
             .await,
             log: number("SELECT pg_current_wal_lsn() - '0/0'").await,
-            at: Instant::now(),
-        })
-    }
-}
-
-/// The resources used during a measurement.
-struct Bill {
-    cpu: f64,
-    commits: f64,
-    log: f64,
-    seconds: f64,
-}
-
-impl Bill {
-    async fn since(before: &Used, database: &Database) -> anyhow::Result<Self> {
-        let now = Used::now(database).await?;
-        Ok(Self {
-            cpu: now.cpu - before.cpu,
-            commits: now.commits - before.commits,
-            log: now.log - before.log,
-            seconds: (now.at - before.at).as_secs_f64(),
+            seconds: number("SELECT extract(epoch FROM clock_timestamp())").await,
         })
     }
 
-    /// Subtracts what would have been used without calls.
-    fn beyond(self, idle: &Self) -> Self {
-        let share = self.seconds / idle.seconds;
+    async fn since(before: &Self, database: &Database) -> anyhow::Result<Self> {
+        Ok(Self::now(database).await?.minus(before, 1.0))
+    }
+
+    /// Subtracts the usage without calls, scaled to the same duration.
+    fn beyond(&self, idle: &Self) -> Self {
+        self.minus(idle, self.seconds / idle.seconds)
+    }
+
+    fn minus(&self, other: &Self, share: f64) -> Self {
         Self {
-            cpu: self.cpu - idle.cpu * share,
-            commits: self.commits - idle.commits * share,
-            log: self.log - idle.log * share,
-            seconds: self.seconds,
+            cpu: self.cpu - other.cpu * share,
+            commits: self.commits - other.commits * share,
+            log: self.log - other.log * share,
+            seconds: self.seconds - other.seconds * share,
         }
     }
 }
@@ -246,7 +222,7 @@ async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::R
     );
     let before = Used::now(database).await?;
     sleep(IDLE_TIME).await;
-    let idle = Bill::since(&before, database).await?;
+    let idle = Used::since(&before, database).await?;
     eprintln!("  one client …");
     let one = Side::echo(first, Era::Modern).await?;
     let (single, single_rounds) = called(database, &one, 1, calls / 24).await?;
@@ -283,13 +259,13 @@ async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::R
     })
 }
 
-/// Makes calls in four rounds. Returns what the database used for them.
+/// Makes calls in four rounds. Returns the database's CPU time, commits and log bytes for them, and the rounds.
 async fn called(
     database: &Database,
     side: &Side<'_>,
     clients: usize,
     calls: u64,
-) -> anyhow::Result<(Bill, Vec<Round>)> {
+) -> anyhow::Result<(Used, Vec<Round>)> {
     const ROUNDS: u64 = 4;
     let mut load = side.connect(Era::Modern, clients).await?;
     load.round(calls / ROUNDS / 2).await?;
@@ -298,14 +274,5 @@ async fn called(
     for _ in 0..ROUNDS {
         rounds.push(load.round(calls / ROUNDS).await?);
     }
-    Ok((Bill::since(&before, database).await?, rounds))
-}
-
-/// The parent process.
-fn parent(pid: u32) -> anyhow::Result<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))
-        .context("the database is not on this machine")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    line.and_then(|line| line.trim().parse().ok())
-        .context("a process has no parent")
+    Ok((Used::since(&before, database).await?, rounds))
 }

@@ -1,7 +1,7 @@
-//! The HTTP server loop used by the echo server and all floors: hyper, HTTP/1.1, keep-alive, `TCP_NODELAY`.
+//! The HTTP server loop used by the echo server and all baseline proxies: hyper, HTTP/1.1, keep-alive, `TCP_NODELAY`.
 //!
-//! It ends only with its process. [`exit_when_stdin_closes`] ties the process to the driver, so that nothing is left if
-//! the driver dies.
+//! It runs until its process exits. [`exit_when_stdin_closes`] ties the process to the driver, so that nothing is left
+//! if the driver dies.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,12 +19,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Largest accepted request body. Those of the bench are below 1 KiB.
+/// Largest accepted request body. Requests of the bench are below 1 KiB.
 const BODY_LIMIT: usize = 16 << 20;
 
 pub(crate) type BoxBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// Creates the multi-threaded runtime of the floors and the HTTP echo server.
+/// Creates the multi-threaded runtime of the baseline proxies and the HTTP echo server.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

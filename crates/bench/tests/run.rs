@@ -1,5 +1,5 @@
-//! Runs the driver with the floor in place of the gateway. Nothing here depends on the speed of the machine: the tests
-//! check that everything ran and that every response was correct.
+//! Runs the driver with the baseline proxy in place of the gateway. Nothing here depends on the speed of the machine:
+//! the tests check that everything ran and that every response was correct.
 
 use std::process::Command;
 
@@ -72,7 +72,7 @@ fn d10_a_call_costs_no_more_with_three_replicas() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     println!("{stdout}");
-    // With and without sessions, with and without records.
+    // One row for each combination: with and without sessions, with and without records.
     assert_eq!(stdout.matches("≤ ×1.10  ok").count(), 4, "{stdout}{stderr}");
     assert!(output.status.success(), "{stdout}{stderr}");
 }

@@ -28,8 +28,8 @@ pub struct Client {
     style: Style,
     /// The key path of its servers, outermost first.
     container: &'static [&'static str],
-    /// Candidates for its file, in the syntax of [`Machine::path`]. The first one that exists is used, otherwise the
-    /// first.
+    /// Possible paths of its file, in the syntax of [`Machine::path`]. The first existing file is used. If none exists,
+    /// the first path is used.
     files: &'static [&'static str],
     /// The candidates on Windows, if they differ.
     windows: &'static [&'static str],
@@ -185,7 +185,7 @@ pub const CLIENTS: &[Client] = &[
 ];
 
 impl Client {
-    /// The format of most clients.
+    /// A client with the format that most clients use: JSON, servers under `mcpServers`.
     const fn json(name: &'static str) -> Self {
         Self {
             name,
@@ -206,7 +206,7 @@ impl Client {
         CLIENTS.iter().find(|client| client.name == name)
     }
 
-    /// Returns whether its file can contain URLs. Otherwise it can contain only commands.
+    /// Returns whether the client's file can list servers by URL. If not, it can list only commands.
     #[must_use]
     pub fn takes_urls(&self) -> bool {
         self.style != Style::CommandOnly
@@ -234,7 +234,7 @@ impl Client {
     pub fn is_installed(&self, machine: Machine<'_>) -> bool {
         let traces = self.traces.iter().filter_map(|it| machine.path(it));
         let mut files = self.places(machine).into_iter().chain(traces);
-        // A dangling link counts, too.
+        // A symbolic link to a missing file counts, too.
         files.any(|file| file.symlink_metadata().is_ok())
             || self.programs.iter().any(|name| machine.has_program(name))
     }

@@ -40,10 +40,10 @@ pub enum EditError {
         #[source]
         source: io::Error,
     },
-    #[error("{} keeps changing while it is edited", .0.display())]
+    #[error("another program changed {} during each of three attempts to edit it; try again", .0.display())]
     Contended(PathBuf),
     /// The edited entry would not be valid.
-    #[error("server `{name}` cannot be used like that: {}", problems.join("; "))]
+    #[error("server `{name}` would be invalid after this edit: {}", problems.join("; "))]
     Unfit {
         name: ServerName,
         problems: Vec<String>,
@@ -94,7 +94,7 @@ fn edited<T>(
         path: path.to_owned(),
         source,
     };
-    let help = "remove it, or edit the file that it leads to";
+    let help = "remove the link, or edit the file that it points to";
     let folders = Some(Mode::RWXU | Mode::RWXG | Mode::RWXO);
     let place = Place::open(path, Trust::Folders, folders);
     let place = place.map_err(|error| failed(error.into_io(help)))?;
@@ -103,8 +103,8 @@ fn edited<T>(
         _ => failed(error),
     })?;
     let current = || text_at(&place, path);
-    // Clients that own the file do not know our lock. If one has written to the file since it was read, repeat the edit
-    // on the new text.
+    // Clients write the file without taking Toolwharf's lock. If one has written since the file was read, the edit is
+    // repeated on the new text.
     for _ in 0..3 {
         let before = current()?;
         let mut file = ServerFile::parse(path, before.as_deref().unwrap_or_default())?;
@@ -461,7 +461,7 @@ fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {
     let (gone, kept): (Vec<_>, Vec<_>) = elements.into_iter().partition(is_gone);
     let values: Option<Vec<Value>> = kept.iter().map(CstNode::to_serde_value).collect();
     match values {
-        // On a single line, removing the element would leave a gap.
+        // A list on a single line is written again as a whole, because removing elements would leave gaps.
         Some(values) if !gone.is_empty() && !list.to_string().contains(['\n', '/']) => {
             list.replace_with(input(&Value::Array(values)));
         }

@@ -1,4 +1,4 @@
-//! Reads files of other clients with the meaning that they have there.
+//! Reads files of other clients, and keeps the meaning that each client gives them.
 //!
 //! Returns entries in the format of `mcp.json`, with notes on what was not imported. Nothing is dropped without
 //! a note. The facts about clients are from their documentation. Unknown shapes are read as in [`super::shape`].
@@ -15,8 +15,9 @@ use super::{
     clients::{Machine, Os, is_of_user},
     edit::EditError,
     interpolate::{is_variable, workspace_of},
+    keys::ENTRY_KEYS,
     shape,
-    source::{ENTRY_KEYS, Source, Syntax},
+    source::{Source, Syntax},
 };
 
 const GEMINI_SETTINGS: &str = ".gemini/settings.json";
@@ -34,7 +35,7 @@ const DESCRIPTION_KEYS: &[&str] = &[
     "source",
     "settings",
 ];
-/// Keys that skip a confirmation before a call.
+/// Keys for calls that the client makes without asking the user.
 const APPROVAL_KEYS: &[&str] = &[
     "trust",
     "alwaysAllow",
@@ -49,7 +50,7 @@ pub struct Foreign {
     pub name: String,
     /// In the format of `mcp.json`.
     pub entry: Value,
-    /// Parts of the entry that mean something else here, or nothing.
+    /// Parts of the entry that Toolwharf treats differently or ignores.
     pub notes: Vec<String>,
     /// Why it can only be imported switched off.
     pub missing: Vec<String>,
@@ -119,7 +120,7 @@ pub fn foreign(
     Ok(found)
 }
 
-/// Converts an entry so that it means the same here.
+/// Converts an entry so that Toolwharf gives it the same meaning.
 fn settle(foreign: &mut Foreign, place: &Place) {
     let Foreign {
         entry,
@@ -181,9 +182,9 @@ fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
             continue;
         }
         let why = if matches!(key, "includeTools" | "enabledTools") {
-            "all tools are offered; switch others off with `toolwharf disable NAME/TOOL`"
+            "all tools are offered; hide unwanted ones with `toolwharf disable NAME/TOOL`"
         } else if APPROVAL_KEYS.contains(&key) {
-            "clients ask before calls, Toolwharf does not"
+            "clients ask the user before calls, Toolwharf does not"
         } else if matches!(key, "oauth" | "auth" | "authProviderType") {
             "sign-ins are not imported"
         } else {
@@ -220,7 +221,8 @@ fn workspace(entry: &mut Map<String, Value>, place: &Place, missing: &mut Vec<St
     });
     if found {
         missing.push(
-            "the folder that `${workspaceFolder}` stands for: write it in its place".to_owned(),
+            "the folder that `${workspaceFolder}` stands for: write its absolute path instead"
+                .to_owned(),
         );
     }
 }
@@ -241,7 +243,7 @@ fn working_directory(
             entry.insert("cwd".into(), whole.into());
         }
         (Some(cwd), None) if is_relative(&cwd) => missing.push(format!(
-            "the folder that `cwd` {cwd} is relative to: write the whole path"
+            "the folder that `cwd` {cwd} is relative to: write the absolute path"
         )),
         (Some(_), _) => {}
         (None, folder) => {
@@ -256,7 +258,7 @@ fn working_directory(
                     entry.insert("cwd".into(), folder.into());
                 }
                 None => missing.push(format!(
-                    "the folder that `command` {command} is relative to: write the whole path"
+                    "the folder that `command` {command} is relative to: write the absolute path"
                 )),
             }
         }
@@ -364,7 +366,7 @@ fn gemini_choice(root: &Value, found: &mut [Foreign]) {
         if left_out {
             switch_off(&mut one.entry);
             one.notes
-                .push("it is excluded there, and switched off here".to_owned());
+                .push("the file excludes this server, so it is disabled".to_owned());
         }
     }
 }
@@ -401,13 +403,16 @@ fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
                 switch_off(&mut one.entry);
             }
             let folder = Path::new(path).file_name().unwrap_or_default();
-            one.notes.push(format!("it belongs to one project: {path}"));
+            one.notes.push(format!(
+                "the server belongs to one Claude Code project: {path}"
+            ));
             if found
                 .iter()
                 .any(|other| other.name == one.name && other.entry != one.entry)
             {
                 one.name = format!("{name}-{}", folder.to_string_lossy());
-                one.notes.push(format!("its name there is `{name}`"));
+                one.notes
+                    .push(format!("its name in Claude Code is `{name}`"));
             }
             if !found
                 .iter()

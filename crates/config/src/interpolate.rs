@@ -26,7 +26,7 @@ pub enum Unknown {
 pub enum Error {
     #[error("the variable `{0}` is not set")]
     Unset(String),
-    #[error("`${{input:{0}}}` asks a person, which a server in the background cannot do")]
+    #[error("`${{input:{0}}}` prompts the user, which a server in the background cannot do")]
     Input(String),
     #[error("`${{login:{0}}}` can only be the whole value of a variable in `env`")]
     Login(String),
@@ -155,7 +155,8 @@ impl Variables<'_> {
     }
 }
 
-/// The folder for `${workspaceFolder}` in a file: the parent folder, or the one above it if that is a client's folder.
+/// The folder for `${workspaceFolder}` in a file: the file's parent folder, or the folder above it if the parent is a
+/// client's folder such as `.vscode`.
 pub(crate) fn workspace_of(file: &Path) -> PathBuf {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let folder = absolute.parent().unwrap_or(Path::new("/"));
@@ -249,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_come_all_at_once() {
+    fn all_errors_are_reported_at_once() {
         check(
             "${X}${env:Y}",
             "error: the variable `X` is not set; the variable `Y` is not set",
         );
         check(
             "${input:my-key}",
-            "error: `${input:my-key}` asks a person, which a server in the background cannot do",
+            "error: `${input:my-key}` prompts the user, which a server in the background cannot do",
         );
         check(
             "Bearer ${login:hub}",

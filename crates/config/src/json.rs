@@ -17,14 +17,14 @@ use crate::{
     source::Source,
 };
 
-/// Above this number of members in an object, or of edits at a time, the text is edited directly at the places. The
-/// structured edit updates all later members for each piece that it inserts, and inserts a line break for each member
-/// of an object on a single line.
+/// Maximum number of members in an object, and of edits at a time, for an edit of the syntax tree. Above it, the text
+/// itself is edited: the syntax tree updates all later members for each piece that it inserts, and inserts a line break
+/// for each member of an object on a single line.
 pub(crate) const MAX_STRUCTURED: usize = 100;
 
 /// Parses a file. Empty text counts as an empty object.
 pub(crate) fn parse(source: &Source) -> Result<Value, Box<Problem>> {
-    // Without the syntax tree for edits, which takes ten times as long to build.
+    // This parser does not build the syntax tree for edits, which takes ten times as long.
     if let Ok(value @ Value::Object(_)) = parse_to_serde_value(&source.text, &PARSE_OPTIONS) {
         return Ok(value);
     }
@@ -137,8 +137,8 @@ fn appended<'e>(
     Some([&text[..at], &new, &text[at..]].concat())
 }
 
-/// Removes members from an object that has more than `min` of them. `None` if it has fewer, or if there is nothing to
-/// remove.
+/// Removes members from an object that has more than `min` members. `None` if it has `min` or fewer, or if no member is
+/// to be removed.
 fn remove_from(
     text: &str,
     container: &[&str],
@@ -152,7 +152,7 @@ fn remove_from(
             return None;
         }
         let mut cut: Vec<Range<usize>> = Vec::new();
-        // The comma after the last member that stays, until another one is found to follow.
+        // The comma after the last member that stays. It is removed with a final member that has no comma of its own.
         let mut dangling = None;
         for (prop, is_gone) in props.iter().zip(gone) {
             let own = comma_after(text, prop.end());
@@ -162,7 +162,7 @@ fn remove_from(
             }
             let (mut start, mut end) = (prop.start(), prop.end());
             let comma = match own {
-                // Otherwise there is a comment between them.
+                // The comma directly follows the member. Otherwise there is a comment between the two.
                 Some(comma) if text[end..comma].trim().is_empty() => {
                     end = comma + 1;
                     None

@@ -10,10 +10,12 @@ mod extensions;
 mod import;
 mod interpolate;
 mod json;
+mod keys;
 mod load;
 mod locate;
 mod members;
 mod merge;
+mod options;
 mod own;
 mod place;
 mod problem;
@@ -30,21 +32,16 @@ pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
 pub use edit::{EditError, ServerFile, edit, edit_with_backup};
 pub use import::{Foreign, foreign, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
+pub use keys::{keys_at, schemas, snake};
 pub use load::{Config, all_settings};
 pub use locate::{Sources, config_dir, data_dir};
-pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
+pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, texts};
 pub use merge::{Accepted, ImportReport, Rejected};
+pub use options::{heartbeat, options};
 pub use own::{read_own, remove_own, write_own};
 pub use problem::{ConfigError, Problem, nearest};
-pub use sandbox::{
-    SHOWN_ONLY_TO_COMMANDS, heartbeat, is_port, limits, network, not_allowed, path, ports, shown,
-    start, volumes, why_not_allowed,
-};
-pub use servers::{
-    SANDBOX_KEYS, TOOLWHARF_KEYS, Unfit, check as check_entry, check_project, login_variables,
-    misplaced,
-};
+pub use sandbox::{is_port, not_allowed, path, sandbox, why_not_allowed};
+pub use servers::{Unfit, check as check_entry, check_project, login_variables, misplaced};
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
 pub use settings::Setting;
-pub use source::ENTRY_KEYS;

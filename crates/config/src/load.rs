@@ -52,7 +52,7 @@ impl Config {
             warnings: Vec::new(),
         };
         let mut settings_file = None;
-        // First, because they contain the defaults for servers.
+        // The settings are read first, because they contain the defaults for servers.
         if let Some(path) = &sources.settings
             && let Some(source) = open(path, Syntax::Toml, sources.optional, &mut problems)
         {

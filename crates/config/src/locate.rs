@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn then_the_environment_then_the_home() {
+    fn without_named_files_the_environment_comes_before_the_home_folder() {
         let env = [("TOOLWHARF_CONFIG", "/x.json:/y.json"), ("HOME", "/h")];
         assert_eq!(files(&locate(&[], &env).unwrap()), ["/x.json", "/y.json"]);
         let home = locate(&[], &[("HOME", "/h"), ("XDG_CONFIG_HOME", "relative")]).unwrap();

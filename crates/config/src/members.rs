@@ -5,12 +5,17 @@ use std::time::Duration;
 use api::Wrong;
 use serde_json::{Map, Value};
 
+use super::keys::{keys_at, snake};
+
 /// Maximum number of items in a list: ports, volumes, mounts, hosts, variables, arguments.
 pub const MAX_ITEMS: usize = 256;
 
 /// Maximum length of a text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 32 << 10;
-const TIME_RANGE_MS: std::ops::RangeInclusive<u64> = 1..=86_400_000;
+/// From a millisecond to a day. A greater value is probably in the wrong unit.
+pub(crate) const TIME_RANGE_MS: std::ops::RangeInclusive<f64> = 1.0..=86_400_000.0;
+/// Describes [`TIME_RANGE_MS`].
+pub(crate) const TIME_RULE: &str = "must be a number of milliseconds from 1 to 86400000 (a day)";
 
 /// Reads the members of an object and records problems.
 pub struct Reader<'a> {
@@ -23,6 +28,19 @@ impl<'a> Reader<'a> {
     pub fn wrong(&mut self, key: &str, detail: impl Into<String>) {
         self.errors
             .push(Wrong::new(format!("{}/{key}", self.at), detail));
+    }
+
+    /// Reports the members that are not among the `properties` at this JSON pointer into `schemas.json`.
+    pub fn known_at(&mut self, pointer: &str) {
+        let mut keys: Vec<String> = Vec::new();
+        for key in keys_at(pointer).map(snake) {
+            // A schema may have both spellings of a key.
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        self.known(&keys);
     }
 
     pub fn known(&mut self, keys: &[&str]) {
@@ -47,7 +65,10 @@ impl<'a> Reader<'a> {
         match self.get(key)? {
             Value::String(text) if fits(text) => Some(text.clone()),
             _ => {
-                self.wrong(key, "must be a string that is not empty and has no NUL");
+                self.wrong(
+                    key,
+                    "must be a string that is not empty and contains no NUL character",
+                );
                 None
             }
         }
@@ -75,7 +96,13 @@ impl<'a> Reader<'a> {
     }
 
     pub fn time(&mut self, key: &str) -> Option<Duration> {
-        self.number(key, TIME_RANGE_MS).map(Duration::from_millis)
+        let value = self.get(key)?;
+        let is_time = |ms: &f64| TIME_RANGE_MS.contains(ms) && ms.fract() == 0.0;
+        let ms = value.as_f64().filter(is_time);
+        if ms.is_none() {
+            self.wrong(key, TIME_RULE);
+        }
+        ms.map(|ms| Duration::from_secs_f64(ms / 1000.0))
     }
 
     pub fn word<T: std::str::FromStr<Err = model::UnknownWord>>(&mut self, key: &str) -> Option<T> {
@@ -134,16 +161,4 @@ pub fn fits(text: &str) -> bool {
 pub fn texts(value: &Value) -> Option<String> {
     let text = value.as_str()?;
     (text.len() <= MAX_TEXT_BYTES && !text.contains('\0')).then(|| text.to_owned())
-}
-
-/// Converts a key to snake case.
-pub fn snake(key: &str) -> String {
-    let mut snake = String::with_capacity(key.len());
-    for c in key.chars() {
-        if c.is_ascii_uppercase() {
-            snake.push('_');
-        }
-        snake.push(c.to_ascii_lowercase());
-    }
-    snake
 }

@@ -17,11 +17,11 @@ pub struct ImportReport {
     pub unchanged: Vec<ServerName>,
     /// Servers that exist with a different entry. They are not changed.
     pub clashes: Vec<ServerName>,
-    /// Servers that cannot be used here, with the reason.
+    /// Servers with an invalid name or entry, with the reason.
     pub refused: Vec<(String, String)>,
-    /// Servers that do not belong here, with the reason.
+    /// Servers with a valid entry that must not be imported into this file, with the reason.
     pub skipped: Vec<(String, String)>,
-    /// The added servers that are switched off, with what they lack.
+    /// Added servers that are switched off, with what is missing, such as the value of a variable.
     pub off: Vec<(String, String)>,
     /// Differences between the added entries and the original ones.
     pub notes: Vec<(String, String)>,
@@ -31,7 +31,7 @@ pub struct ImportReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
     AsItIs,
-    /// Switched off, because it lacks something.
+    /// Switched off, because of what is missing.
     SwitchedOff(Vec<String>),
 }
 
@@ -40,7 +40,7 @@ pub enum Accepted {
 pub enum Rejected {
     /// Its entry is invalid.
     Refused(String),
-    /// Its entry is valid, but does not belong here.
+    /// Its entry is valid, but must not be imported into this file.
     Skipped(String),
 }
 

@@ -6,7 +6,7 @@
 //!   redirect it between a check and a write. The last component is never a link.
 //! - A reader sees the old file or the new one, never a partial one, even after a crash (the data is on disk before the
 //!   rename).
-//! - A symbolic link stays one: its target is replaced.
+//! - A symbolic link is kept, and its target is replaced.
 //! - A new file is readable by its owner alone. An existing one keeps its mode and, as far as permitted, its owner.
 //! - The lock file is removed after each edit.
 
@@ -28,12 +28,12 @@ const MAX_LINKS: u32 = 40;
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The access of other users to a path that is tolerated.
+/// Which components of a path may belong to other users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// If this process runs as root, no component of the path may belong to another user.
     Own,
-    /// Folders may belong to another user, links may not: root edits users' files for them.
+    /// Folders may belong to another user, because root edits files on behalf of their owners. Links may not.
     Folders,
 }
 
@@ -74,7 +74,7 @@ impl Unplaced {
 pub(crate) struct Place {
     /// The nearest existing folder: the parent folder, or one above it.
     folder: OwnedFd,
-    /// True if that is the parent folder.
+    /// True if `folder` is the parent folder.
     has_folder: bool,
     name: OsString,
     /// The path with all links resolved.
@@ -131,7 +131,7 @@ impl Place {
                         return Self::at(steps, false, at);
                     };
                     match rustix::fs::mkdirat(folder, &part, mode) {
-                        // Walked again like an existing folder.
+                        // The next round opens the new folder like an existing one.
                         Ok(()) | Err(Errno::EXIST) => left.push(part),
                         Err(error) => return Err(error.into()),
                     }
@@ -267,7 +267,7 @@ impl Place {
     }
 
     /// # Errors
-    /// Why it cannot be removed, including if it is missing.
+    /// If the file is missing or cannot be removed.
     pub(crate) fn remove(&self) -> io::Result<()> {
         if !self.has_folder {
             return Err(io::ErrorKind::NotFound.into());
@@ -307,7 +307,7 @@ impl Place {
     }
 }
 
-/// The replacement for a file. Deleted unless it takes the file's place.
+/// A temporary file with the new content. Dropping it deletes the file, unless it was renamed over the old one.
 struct Temp<'p> {
     place: &'p Place,
     name: OsString,
@@ -384,8 +384,8 @@ impl<'p> Lock<'p> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // Before the lock is released, so that no other process can hold a lock on the removed file. If this fails, the
-        // file remains and the next process uses it.
+        // The file is removed before the lock is released, so that no other process can hold a lock on the removed
+        // file. If this fails, the file remains and the next process uses it.
         let _ = rustix::fs::unlinkat(&self.place.folder, &self.name, AtFlags::empty());
     }
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use model::{Heartbeat, Mount, Network, Origin, Place, Port, ResourceLimits, Sandbox, ServerSpec};
+use model::{Mount, Network, Origin, Place, Port, Provider, ResourceLimits, Sandbox, ServerSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -36,10 +36,45 @@ pub(crate) fn name(spec: &mut ServerSpec) {
     }
 }
 
-/// The ports on which the server listens inside: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080, "container":
-/// 9000}`.
-pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    let must = "must be a port, 1 to 65535, as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
+/// Reads the settings of a sandbox. `limits_key` names the object with its limits. `provider`, `show` and `hide` are in
+/// that object, or, in a registration, beside it.
+pub fn sandbox(reader: &mut Reader<'_>, limits_key: &str, is_image: bool, sandbox: &mut Sandbox) {
+    ports(reader, sandbox);
+    volumes(reader, sandbox);
+    sandbox.network = network(reader);
+    if let Some(mut reader) = reader.inner(limits_key) {
+        reader.known_at("/SandboxLimits/properties");
+        limits(&mut reader, sandbox);
+        provider_and_shown(&mut reader, is_image, sandbox);
+    }
+    provider_and_shown(reader, is_image, sandbox);
+}
+
+/// Reads `provider`, `show` and `hide`: the sandbox provider, the host paths that a command sees in addition to the
+/// ones it needs, and the host paths that it does not see.
+fn provider_and_shown(reader: &mut Reader<'_>, is_image: bool, sandbox: &mut Sandbox) {
+    const PATH_RULE: &str = "must be an absolute path of this host without `..`";
+    const ONLY_FOR_COMMANDS: &str =
+        "is only for commands: an image sees no host files except its `mounts`";
+    if let Some(provider) = reader.word::<Provider>("provider") {
+        sandbox.provider = Some(provider);
+    }
+    for (key, paths) in [("show", &mut sandbox.show), ("hide", &mut sandbox.hide)] {
+        let path = |value: &Value| host_path(value.as_str()?);
+        let Some(given) = reader.list(key, PATH_RULE, path) else {
+            continue;
+        };
+        if is_image && !given.is_empty() {
+            reader.wrong(key, ONLY_FOR_COMMANDS);
+        }
+        *paths = given;
+    }
+}
+
+/// The ports on which the server listens in its sandbox: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080,
+/// "container": 9000}`.
+fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+    let must = "must be a port from 1 to 65535, such as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
     sandbox.ports = reader.list("ports", must, port).unwrap_or_default();
     let (mut insides, mut hosts) = (BTreeSet::new(), BTreeSet::new());
     let mut is_new = |port: &Port| {
@@ -51,13 +86,13 @@ pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     }
 }
 
-/// Checks a port on the command line. The gateway parses it.
+/// Checks the syntax of a port on the command line, which the gateway parses later.
 ///
 /// # Errors
 /// A description of a valid port.
 pub fn is_port(text: &str) -> Result<String, &'static str> {
     let read = port(&Value::from(text)).map(|_| text.to_owned());
-    read.ok_or("a port is 1 to 65535, as 9000 or HOST:9000")
+    read.ok_or("a port is a number from 1 to 65535, such as 9000 or HOST:9000")
 }
 
 fn port(value: &Value) -> Option<Port> {
@@ -105,7 +140,7 @@ pub fn path(reader: &mut Reader<'_>) -> String {
 }
 
 /// `volumes` and `mounts`. A mount is `{"host": PATH, "path": PATH, "read_only": true}` or `"HOST:PATH:rw"`.
-pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     const PATH_RULE: &str = "must be an absolute path without `..`, and not in a system folder";
     let path = |value: &Value| inside(value.as_str()?);
     sandbox.volumes = reader.list("volumes", PATH_RULE, path).unwrap_or_default();
@@ -119,18 +154,6 @@ pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
         let why = format!("lists `{path}` twice");
         reader.wrong("volumes", why);
     }
-}
-
-/// Why an image cannot have `show` and `hide`.
-pub const SHOWN_ONLY_TO_COMMANDS: &str = "has `show` or `hide`, which are only for commands: an image sees no host files except its `mounts`";
-
-/// `show` and `hide`: host paths that a command sees in addition to the ones it needs, and host paths that it does not
-/// see.
-pub fn shown(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    const PATH_RULE: &str = "must be an absolute path of this host without `..`";
-    let path = |value: &Value| host_path(value.as_str()?);
-    sandbox.show = reader.list("show", PATH_RULE, path).unwrap_or_default();
-    sandbox.hide = reader.list("hide", PATH_RULE, path).unwrap_or_default();
 }
 
 fn host_path(text: &str) -> Option<PathBuf> {
@@ -211,14 +234,14 @@ fn inside(path: &str) -> Option<String> {
 }
 
 /// Resource limits: the members of `resource_limits`, or of `sandbox`.
-pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let limits = &mut sandbox.limits;
     if let Some(value) = reader.get("cpu") {
         match cores(value) {
             Some(millis) => limits.cpu_millis = millis,
             None => reader.wrong(
                 "cpu",
-                "must be a number of cores from 0.01 to 512, as \"0.5\" or \"500m\"",
+                "must be a number of cores from 0.01 to 512, such as \"0.5\" or \"500m\"",
             ),
         }
     }
@@ -233,7 +256,8 @@ pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
             Some(size) => *place = size,
             None => {
                 let (least, most) = (range.start() >> 20, range.end() >> 30);
-                let must = format!("must be a size from {least}MiB to {most}GiB, as \"512MiB\"");
+                let must =
+                    format!("must be a size from {least}MiB to {most}GiB, such as \"512MiB\"");
                 reader.wrong(key, must);
             }
         }
@@ -276,7 +300,7 @@ fn size(value: &Value) -> Option<u64> {
 }
 
 /// `"none"`, `"open"`, a list of hosts, or `{"allow": […]}`.
-pub fn network(reader: &mut Reader<'_>) -> Network {
+fn network(reader: &mut Reader<'_>) -> Network {
     const HOST_RULE: &str = "must be `host`, `host:port` or `*.domain`";
     let host = |value: &Value| allowed_host(value.as_str()?);
     match reader.get("network") {
@@ -291,12 +315,12 @@ pub fn network(reader: &mut Reader<'_>) -> Network {
             let Some(mut reader) = reader.inner("network") else {
                 return Network::None;
             };
-            reader.known(&["allow"]);
+            reader.known_at("/Network/anyOf/2/properties");
             let hosts = reader.list("allow", HOST_RULE, host);
             Network::Allow(hosts.unwrap_or_default())
         }
         Some(_) => {
-            let must = "must be \"none\", \"open\", or the hosts that it may reach: [\"host\", \"host:port\", \"*.domain\"]";
+            let must = "must be \"none\", \"open\", or a list of the hosts that the server may reach: [\"host\", \"host:port\", \"*.domain\"]";
             reader.wrong("network", must);
             Network::None
         }
@@ -316,39 +340,4 @@ fn allowed_host(text: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     let fine = !name.is_empty() && name.len() <= 253 && name.bytes().all(plain);
     fine.then_some(text)
-}
-
-/// Returns true if a server starts only at its first use. `None`: decided by its kind.
-pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
-    match reader.get("start")?.as_str() {
-        Some("boot") => Some(false),
-        Some("demand") => Some(true),
-        _ => {
-            reader.wrong("start", "must be \"boot\" or \"demand\"");
-            None
-        }
-    }
-}
-
-/// The health check of a server. `None`: disabled.
-pub fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
-    let mut heartbeat = Heartbeat::default();
-    match reader.get("heartbeat") {
-        None | Some(Value::Bool(true)) => {}
-        Some(Value::Bool(false)) => return None,
-        Some(_) => {
-            let mut reader = reader.inner("heartbeat")?;
-            reader.known(&["interval_ms", "timeout_ms", "misses"]);
-            if let Some(time) = reader.time("interval_ms") {
-                heartbeat.interval = time;
-            }
-            if let Some(time) = reader.time("timeout_ms") {
-                heartbeat.timeout = time;
-            }
-            if let Some(misses) = reader.number("misses", 1..=1000) {
-                heartbeat.misses = u32::try_from(misses).unwrap_or(1);
-            }
-        }
-    }
-    Some(heartbeat)
 }

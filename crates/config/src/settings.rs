@@ -74,14 +74,14 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     let pinning = root.word("tool_pinning", Pinning::WORDS);
     set(&mut settings.pinning, pinning);
     root.flag("require_key", &mut settings.require_key);
-    let must = r#"one such as "postgres://user@host/database""#;
+    let must = r#"a URL such as "postgres://user@host/database""#;
     settings.database_url = root.text("database_url", must, |url| {
         url.starts_with("postgres://") || url.starts_with("postgresql://")
     });
-    let must = r#"one such as "https://tools.example.com", without a path"#;
+    let must = r#"a URL such as "https://tools.example.com", without a path"#;
     let public = root.text("public_url", must, |url| origin(url).is_some());
     settings.public_url = public.and_then(|url| origin(&url));
-    let must = r#"one such as "https://example.com/toolwharf.json""#;
+    let must = r#"a URL such as "https://example.com/toolwharf.json""#;
     let is_https = |url: &str| url.starts_with("https://");
     settings.client_metadata_url = root.text("client_metadata_url", must, is_https);
     if let Some(table) = root.table("auth") {
@@ -90,10 +90,10 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     if let Some(all) = root.items("logins") {
         settings.logins = logins::logins(root.walk, all);
     }
-    let must = r#"one such as "https://app.example.com", without a path or `*`"#;
+    let must = r#"an origin such as "https://app.example.com", without a path or `*`"#;
     let origins = root.each("allowed_origins", must, origin);
     settings.allowed_origins.extend(origins);
-    let must = r#"one such as "tools.example.com" or "tools.example.com:8080""#;
+    let must = r#"a host such as "tools.example.com" or "tools.example.com:8080""#;
     let hosts = root.each("allowed_hosts", must, |text| {
         is_host(text).then(|| text.to_ascii_lowercase())
     });
@@ -187,7 +187,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     if let Some(mut console) = root.table("console") {
         let must = r#"an address and a port, such as "127.0.0.1:6281""#;
         settings.console.apps_listen = console.text("apps_listen", must, is_address);
-        let must = r#"one such as "https://apps.example.com", without a path"#;
+        let must = r#"an origin such as "https://apps.example.com", without a path"#;
         let url = console.text("apps_url", must, |url| origin(url).is_some());
         settings.console.apps_url = url.and_then(|url| origin(&url));
     }
@@ -257,7 +257,7 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
     let must = "the name of a network, as `docker network ls` lists it; not `host`";
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let network = table.text("docker_network", must, |name| {
-        // Such a network would share namespaces with the host or with another container.
+        // `host` and `container:NAME` would share namespaces with the host or with another container.
         !name.is_empty() && name != "host" && name.bytes().all(plain)
     });
     set(&mut into.docker_network, network);
@@ -354,7 +354,7 @@ fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
     let must = r#"options of the driver, such as "type=nfs"; a "device" must contain `{name}`, such as "device=:/volumes/{name}""#;
     let options = table.each("volume_options", must, |text| {
         let (name, value) = text.split_once('=')?;
-        // Without the name, all volumes of all servers would be the same.
+        // Without `{name}`, all volumes of all servers would be on the same device.
         let is_one_for_all = name == "device" && !value.contains("{name}");
         (!is_one_for_all).then(|| (name.to_owned(), value.to_owned()))
     });
@@ -372,7 +372,7 @@ fn registry(
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) || name == "built-in" {
         let must =
             "letters, digits, `-` and `_`, at most 64, and not `built-in`: [registries.official]";
-        return walk.wrong(key.span(), "bad name of a registry", must);
+        return walk.wrong(key.span(), "bad registry name", must);
     }
     let Some(items) = value.get_ref().as_table() else {
         let what = format!("`registries.{name}` is not a table");

@@ -28,8 +28,8 @@ pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["mcp", "servers"],
 ];
 
-/// Maximum number of reported problems. Each one scans the text again, which would take very long in a large file full
-/// of problems, and users would not read more.
+/// Maximum number of reported problems. Each problem scans the text again, which would take very long in a large file
+/// full of problems, and users would not read that many.
 pub(crate) const MAX_PROBLEMS: usize = 100;
 
 /// The keys by which an entry of a bare map is recognised.

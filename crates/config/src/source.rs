@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::keys::ENTRY_KEYS;
+
 /// Maximum length of an excerpt, in characters. A minified file is a single line.
 const MAX_EXCERPT_CHARS: usize = 100;
 
@@ -22,34 +24,13 @@ pub enum Syntax {
 pub enum Show {
     /// Only known words, because the file does not parse.
     Words,
-    /// Only keys, because the place may contain a secret.
+    /// Only keys, because the text at the position of the problem may be a secret.
     Keys,
-    /// Keys, and the token at the place.
+    /// Keys, and the token at the position of the problem.
     Place,
 }
 
-/// The keys of an entry.
-pub const ENTRY_KEYS: &[&str] = &[
-    "command",
-    "args",
-    "env",
-    "cwd",
-    "type",
-    "transport",
-    "url",
-    "serverUrl",
-    "httpUrl",
-    "headers",
-    "disabled",
-    "enabled",
-    "timeout",
-    "disabledTools",
-    "excludeTools",
-    "login",
-    "toolwharf",
-];
-
-/// Other keys that may be shown anywhere.
+/// Keys that every excerpt may show, in addition to the known keys of entries and settings.
 const CONTAINER_KEYS: &[&str] = &[
     "mcpServers",
     "servers",

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_files_know_the_same_suffixes() {
+    fn entries_and_settings_have_the_same_suffixes() {
         let mib = 1 << 20;
         for (text, binary, decimal) in [
             ("1048576", Some(mib), Some(mib)),

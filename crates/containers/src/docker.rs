@@ -5,9 +5,9 @@
 //!
 //! # What a container gets
 //!
-//! - Its image, read-only. `/tmp`, `/run` and the image's `VOLUME` paths are empty, in memory and limited in size. Also
-//!   its own volumes, and the mounts that an administrator permitted. Nothing else of the host: no devices, no host
-//!   namespaces.
+//! - Its image, read-only. `/tmp`, `/run` and the image's `VOLUME` paths are empty, in memory and limited in size. The
+//!   server's own volumes and the mounts that an administrator permitted are added. The container has no access to
+//!   anything else on the host: no devices, no host namespaces.
 //! - No capabilities, no new privileges, the daemon's seccomp profile, and an init that forwards signals and reaps
 //!   processes (without one, PID 1 ignores `SIGTERM`).
 //! - The environment of the server and of the image. Image labels grant nothing, and the image's health check is not
@@ -25,7 +25,7 @@
 //! - [`Network::Open`]: the daemon's network [`Options::network`].
 //!
 //! The server's ports are published on this host's loopback. With an open network the daemon publishes them; otherwise
-//! `relay` forwards connections to the loopback inside.
+//! `relay` forwards connections to the loopback device in the container.
 //!
 //! [`Network::None`]: model::Network::None
 //! [`Network::Allow`]: model::Network::Allow
@@ -44,16 +44,16 @@
 //!
 //! # When this process is killed
 //!
-//! A container is a child of the daemon. The sentinel knows its first process and kills it like a child of this
-//! process. This requires a daemon on this host and root rights. Otherwise, the end of the stream closes the
+//! A container is a child of the daemon. The sentinel knows the container's first process and kills it like a child of
+//! this process. This requires a daemon on this host and root rights. Otherwise, the end of the stream closes the
 //! container's stdin, and a well-behaved MCP server exits. Any other container stays until it is removed by
 //! [`Runtime::sweep`] in the next run, or by another gateway that starts the same server or sweeps old fencing tokens.
 //! It is removed and started again, never adopted: its streams may contain half a response.
 //!
 //! # Deliberately absent
 //!
-//! Egress allow-lists for runtimes with their own network stack (see `pause`), remote daemons, registry logins,
-//! building images. building of images.
+//! Egress allow-lists for runtimes with their own network stack (see `pause`), remote daemons, registry logins, and
+//! building images.
 
 mod engine;
 mod images;
@@ -68,37 +68,34 @@ mod stdio;
 mod swarm;
 mod volumes;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use model::Provider;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
 pub use self::swarm::{Options as SwarmOptions, Swarm};
-use runtime::detached;
+use crate::common::{check_word, refused};
 use runtime::keyed_lock::KeyedLock;
 use runtime::ports::Ports;
 use runtime::process::Guests;
-use runtime::unit::{Error, Fences, Instance, Runtime, Unit};
+use runtime::unit::{Error, Instance, Runtime};
 
 /// The daemon and runtime to use, and the identity of this installation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `unix:///run/docker.sock`.
+    /// The daemon's address, for example `unix:///run/docker.sock`.
     pub host: String,
     /// The provider that `runtime` implements.
     pub provider: Provider,
-    /// The daemon's name for it: `runsc`, `runc`, `kata-fc`.
+    /// The daemon's name for the runtime: `runsc`, `runc`, `kata-fc`.
     pub runtime: String,
     /// The daemon's network for servers with an open network.
     pub network: String,
-    /// Tells this installation from others on the same daemon: letters, digits, `-`, `_`.
+    /// Distinguishes this installation from others on the same daemon: letters, digits, `-`, `_`.
     pub install: String,
-    /// Tells this run from earlier ones.
+    /// Distinguishes this run of the gateway from earlier ones.
     pub run: String,
     /// Makes the sentinel kill containers if this process cannot.
     pub guests: Guests,
@@ -138,26 +135,10 @@ impl Docker {
     /// [`Error::Refused`] if the host is not a `unix://` path, Docker does not implement the provider, or the
     /// installation id cannot be part of a container name.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let fits = |text: &str| {
-            (1..=64).contains(&text.len())
-                && text
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-        };
-        if !fits(&options.install) {
-            return Err(Error::Refused {
-                field: "install",
-                why: format!(
-                    "`{}` must be 1 to 64 letters, digits, `-` and `_`",
-                    options.install
-                ),
-            });
-        }
+        check_word("install", &options.install)?;
         if matches!(options.provider, Provider::E2b | Provider::Process) {
-            return Err(Error::Refused {
-                field: "provider",
-                why: "a Docker daemon supports `gvisor`, `firecracker` and `runc`".to_owned(),
-            });
+            let why = "a Docker daemon supports `gvisor`, `firecracker` and `runc`";
+            return refused("provider", why);
         }
         let engine = Arc::new(Engine::new(&options.host)?);
         Ok(Self(Arc::new(Inner {
@@ -167,44 +148,6 @@ impl Docker {
             tasks: TaskTracker::new(),
         })))
     }
-
-    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
-    /// held, and for a daemon that does not respond.
-    pub async fn idle(&self) {
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-    }
 }
 
-impl Runtime for Docker {
-    fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
-        self.0.probe().boxed()
-    }
-
-    fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
-        let inner = Arc::clone(&self.0);
-        detached::launched(&self.0.tasks, |unwanted| async move {
-            inner.launch(&unit, unwanted.cancelled()).await
-        })
-    }
-
-    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
-        self.0.sweep().boxed()
-    }
-
-    fn fences<'a>(&'a self, installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
-        self.0.fences(installation).boxed()
-    }
-
-    fn sweep_fenced<'a>(&'a self, lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
-        self.0.sweep_fenced(lost).boxed()
-    }
-
-    fn volumes_remove<'a>(
-        &'a self,
-        id: &'a str,
-        _installation: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        self.0.volumes_remove(id).boxed()
-    }
-}
+runtime_of_inner!(Docker, volumes_follow: false);

@@ -17,11 +17,11 @@
 //! # Invariants
 //!
 //! - Every request has a deadline. A stream that receives nothing for too long counts as ended.
-//! - A sandbox has a lease, which is renewed while its instance is wanted. Without renewal it ends, whatever happens to
-//!   the gateway.
+//! - A sandbox has a lease, which is renewed while its instance is wanted. Without renewal, E2B ends the sandbox, even
+//!   if the gateway no longer runs.
 //! - A server has ended when E2B says so: `envd` with an exit code, or the API because the sandbox no longer exists. If
 //!   the API does not respond, the request is repeated. Until then, the instance counts as running, killed or not. When
-//!   the lease is over, it has ended, whatever E2B says.
+//!   the lease is over, the server has ended, whatever E2B says.
 //! - A server has one sandbox. An existing one is killed before a new one is created.
 //! - The key is sent only to the API, not to `envd`, which has a separate token for each sandbox. Neither appears in
 //!   errors, logs or `Debug`.
@@ -47,6 +47,7 @@ use model::Hidden;
 use tokio_util::task::TaskTracker;
 
 use self::api::Api;
+use crate::common::check_word;
 use runtime::detached;
 use runtime::keyed_lock::KeyedLock;
 use runtime::unit::{Error, Instance, Runtime, Unit};
@@ -56,13 +57,13 @@ use runtime::unit::{Error, Instance, Runtime, Unit};
 pub struct Options {
     /// URL of the REST API: `https://api.e2b.app`.
     pub url: String,
-    /// URL of `envd` for all sandboxes, which are then told apart by headers. `None`: each sandbox has its own host
-    /// name, `https://49983-ID.DOMAIN`.
+    /// URL of `envd` for all sandboxes, which a header then distinguishes. `None`: each sandbox has its own host name,
+    /// `https://49983-ID.DOMAIN`.
     pub sandbox_url: Option<String>,
     pub key: Hidden,
-    /// Tells this installation from others with the same key: letters, digits, `-`, `_`.
+    /// Distinguishes this installation from others with the same key: letters, digits, `-`, `_`.
     pub install: String,
-    /// Tells this run from earlier ones.
+    /// Distinguishes this run of the gateway from earlier ones.
     pub run: String,
     /// Lifetime of a sandbox after the last renewal, in whole seconds.
     pub lease: Duration,
@@ -71,7 +72,7 @@ pub struct Options {
 impl Options {
     /// The URL of E2B's own API.
     pub const URL: &'static str = "https://api.e2b.app";
-    /// Long enough for an outage, short enough for sandboxes that are left behind.
+    /// The default lease. It is long enough to survive an API outage, and short enough to end abandoned sandboxes soon.
     pub const LEASE: Duration = Duration::from_secs(300);
 }
 
@@ -94,18 +95,8 @@ impl E2b {
     ///
     /// [`Error::Refused`] if a URL or the key is invalid, or the installation id cannot be a label.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let fits = |text: &str| {
-            let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-            (1..=64).contains(&text.len()) && text.bytes().all(sound)
-        };
-        for (field, text) in [("install", &options.install), ("run", &options.run)] {
-            if !fits(text) {
-                return Err(Error::Refused {
-                    field,
-                    why: format!("`{text}` must be 1 to 64 letters, digits, `-` and `_`"),
-                });
-            }
-        }
+        check_word("install", &options.install)?;
+        check_word("run", &options.run)?;
         let api = Api::new(&options)?;
         Ok(Self(Arc::new(Inner {
             options,

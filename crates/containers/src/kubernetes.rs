@@ -30,8 +30,8 @@
 //!
 //! # Deliberately absent
 //!
-//! Host names in allow-lists (policies support addresses only), mounts of a node's files, process limits (nodes have
-//! them, pods do not).
+//! Host names in allow-lists (policies support addresses only), mounts of a node's files, process limits (Kubernetes
+//! sets them per node, not per pod).
 
 mod api;
 mod channels;
@@ -46,45 +46,42 @@ mod spec;
 mod stdio;
 mod watcher;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
 use self::api::Cluster;
 pub use self::spec::LABEL_INSTALL;
 use self::watcher::Watcher;
-use runtime::detached;
+use crate::common::{is_lower, refused};
 use runtime::keyed_lock::KeyedLock;
 use runtime::ports::Ports;
-use runtime::unit::{Error, Fences, Instance, Runtime, Unit};
+use runtime::unit::{Error, Instance, Runtime};
 
 /// The cluster to use, and the identity of this installation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster in which this process runs.
+    /// The kubeconfig file. `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster in which this process runs.
     pub kubeconfig: Option<PathBuf>,
-    /// `None`: the kubeconfig's current context.
+    /// The context to use. `None`: the kubeconfig's current context.
     pub context: Option<String>,
-    /// `None`: the namespace of the context, or of this process's own pod.
+    /// The servers' namespace. `None`: the namespace of the context, or of this process's own pod.
     pub namespace: Option<String>,
-    /// `None`: the cluster's default runtime.
+    /// The RuntimeClass of the pods. `None`: the cluster's default runtime.
     pub runtime_class: Option<String>,
     /// Class of the volumes. `None`: the cluster's default class.
     pub storage_class: Option<String>,
     /// An image with `sh`, `cat`, `dmesg` and `sleep`, for checking the kernel and the processes of each pod. `None`:
-    /// only the cluster's information is used.
+    /// the pod is not checked, and only the information from the cluster is used.
     pub probe_image: Option<String>,
     /// The user that servers run as, and the group of their volumes. `None`: the user of their image, which may be
     /// root.
     pub user: Option<u32>,
-    /// Tells this installation from others in the same namespace: lower-case letters, digits, `-`.
+    /// Distinguishes this installation from others in the same namespace: lower-case letters, digits, `-`.
     pub install: String,
-    /// Tells this run from earlier ones.
+    /// Distinguishes this run of the gateway from earlier ones.
     pub run: String,
     pub ports: Ports,
 }
@@ -110,15 +107,13 @@ impl Kubernetes {
     /// [`Error::Refused`] if the installation or run id cannot be a label or part of a pod name.
     pub fn new(options: Options) -> Result<Self, Error> {
         for (field, text) in [("install", &options.install), ("run", &options.run)] {
-            let sound =
-                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
             let fits = (1..=40).contains(&text.len())
-                && text.bytes().all(sound)
+                && text.bytes().all(is_lower)
                 && !text.starts_with('-')
                 && !text.ends_with('-');
             if !fits {
                 let why = format!("`{text}` must be 1 to 40 lower-case letters, digits and `-`");
-                return Err(Error::Refused { field, why });
+                return refused(field, why);
             }
         }
         Ok(Self(Arc::new(Inner {
@@ -129,48 +124,6 @@ impl Kubernetes {
             tasks: TaskTracker::new(),
         })))
     }
-
-    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
-    /// held, and for a cluster that does not respond.
-    pub async fn idle(&self) {
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-    }
 }
 
-impl Runtime for Kubernetes {
-    fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
-        self.0.probe().boxed()
-    }
-
-    fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
-        let inner = Arc::clone(&self.0);
-        detached::launched(&self.0.tasks, |unwanted| async move {
-            inner.launch(&unit, unwanted.cancelled()).await
-        })
-    }
-
-    fn fences<'a>(&'a self, installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
-        self.0.fences(installation).boxed()
-    }
-
-    fn sweep_fenced<'a>(&'a self, lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
-        self.0.sweep_fenced(lost).boxed()
-    }
-
-    fn volumes_follow(&self) -> bool {
-        true
-    }
-
-    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
-        self.0.sweep().boxed()
-    }
-
-    fn volumes_remove<'a>(
-        &'a self,
-        id: &'a str,
-        installation: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        self.0.volumes_remove(id, installation).boxed()
-    }
-}
+runtime_of_inner!(Kubernetes, volumes_follow: true);

@@ -6,6 +6,8 @@
 //!
 //! Each implements [`runtime::Runtime`]. Deliberately absent: what all runtimes share, and processes of this host (`runtime`).
 
+#[macro_use]
+mod common;
 pub mod docker;
 pub mod e2b;
 #[cfg(feature = "kubernetes")]

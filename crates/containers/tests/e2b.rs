@@ -12,7 +12,7 @@ use containers::e2b::{E2b, Options};
 use model::{Hidden, Network, Program};
 use runtime::{Error, Exit, Instance, Runtime as _, Stdio};
 use rustix::process::Signal;
-use testkit::{Process, wait_for};
+use testkit::{Process, in_time, wait_for};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -64,6 +64,20 @@ impl Bench {
         launch(&self.e2b, server).await
     }
 
+    /// Launches a server whose first line is `up`.
+    async fn up(&self, script: &str) -> Instance {
+        let mut instance = self.launch(sh(script)).await.unwrap();
+        said(&mut instance, "up\n").await;
+        instance
+    }
+
+    async fn refused(&self, server: Server) -> (&'static str, String) {
+        match self.launch(server).await {
+            Err(Error::Refused { field, why }) => (field, why),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
     /// Sends one request to the stand-in. Returns status and body.
     async fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let host = self.options.url.trim_start_matches("http://");
@@ -75,13 +89,13 @@ impl Bench {
             stream.read_to_string(&mut answer).await.unwrap();
             answer
         };
-        let answer = timeout(TEST_TIMEOUT, asking).await.unwrap();
+        let answer = in_time(TEST_TIMEOUT, asking).await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, body.to_owned())
     }
 
-    /// The ids of all existing sandboxes.
+    /// Lists the ids of all existing sandboxes.
     async fn sandboxes(&self) -> Vec<String> {
         let (_, body) = self.ask("GET", "/v2/sandboxes").await;
         let ids = body.split("\"sandboxID\":\"").skip(1);
@@ -104,9 +118,7 @@ impl Bench {
 }
 
 async fn launch(e2b: &E2b, server: Server) -> Result<Instance, Error> {
-    timeout(TEST_TIMEOUT, e2b.launch(server.unit()))
-        .await
-        .unwrap()
+    in_time(TEST_TIMEOUT, e2b.launch(server.unit())).await
 }
 
 fn running(command: &[&str]) -> Server {
@@ -127,26 +139,24 @@ fn stdio(instance: &mut Instance) -> &mut Stdio {
 async fn said(instance: &mut Instance, expected: &str) {
     let mut text = vec![0; expected.len()];
     let reading = stdio(instance).stdout.read_exact(&mut text);
-    timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
+    in_time(TEST_TIMEOUT, reading).await.unwrap();
     assert_eq!(String::from_utf8(text).unwrap(), expected);
 }
 
 async fn rest(instance: &mut Instance) -> String {
     let mut text = String::new();
     let reading = stdio(instance).stdout.read_to_string(&mut text);
-    timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
+    in_time(TEST_TIMEOUT, reading).await.unwrap();
     text
 }
 
 async fn write(instance: &mut Instance, text: &str) {
     let writing = stdio(instance).stdin.write_all(text.as_bytes());
-    timeout(TEST_TIMEOUT, writing).await.unwrap().unwrap();
+    in_time(TEST_TIMEOUT, writing).await.unwrap();
 }
 
 async fn exited(instance: &Instance) -> Exit {
-    timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap()
+    in_time(TEST_TIMEOUT, instance.handle.exited()).await
 }
 
 #[tokio::test]
@@ -171,7 +181,7 @@ async fn a_server_in_a_sandbox_is_spoken_to_over_its_streams() {
     for label in ["\"toolwharf-run\":\"this\"", "\"toolwharf-hosting\":\"h1\""] {
         assert!(told.contains(label), "{told}");
     }
-    // Close its input.
+    // Replacing the writer closes the server's input.
     let (empty, _) = tokio::io::duplex(1);
     drop(std::mem::replace(
         &mut stdio(&mut instance).stdin,
@@ -181,7 +191,7 @@ async fn a_server_in_a_sandbox_is_spoken_to_over_its_streams() {
     assert_eq!(exited(&instance).await.code, Some(3));
     assert_eq!(instance.handle.stderr_tail(), "words\n");
     bench.nothing_left().await;
-    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
+    in_time(TEST_TIMEOUT, bench.e2b.idle()).await;
 }
 
 #[tokio::test]
@@ -199,7 +209,7 @@ async fn much_of_it_arrives_as_it_was() {
             stdout.read_exact(&mut back)
         )
     };
-    let (written, read) = timeout(TEST_TIMEOUT, both).await.unwrap();
+    let (written, read) = in_time(TEST_TIMEOUT, both).await;
     written.unwrap();
     read.unwrap();
     assert!(back == text.as_bytes());
@@ -216,19 +226,17 @@ async fn a_flood_that_nobody_reads_waits_and_holds_up_no_end() {
         flood.handle.stderr_tail() == "up\n"
     })
     .await;
-    // The streams of another server are separate.
+    // Another server has separate streams.
     let mut other = running(&["cat"]);
     other.sandbox.id = "h2".into();
     let mut other = bench.launch(other).await.unwrap();
     write(&mut other, "there\n").await;
     said(&mut other, "there\n").await;
-    let exit = timeout(TEST_TIMEOUT, flood.handle.stop(Duration::from_millis(300)))
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, flood.handle.stop(Duration::from_millis(300))).await;
     assert!(matches!(exit.signal, Some(9 | 15)), "{exit}");
     drop(other);
     bench.nothing_left().await;
-    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
+    in_time(TEST_TIMEOUT, bench.e2b.idle()).await;
 }
 
 #[tokio::test]
@@ -244,12 +252,12 @@ async fn a_server_that_is_busy_gets_its_input_later() {
     let mut back = vec![0; text.len()];
     let writing = stdin.write_all(text.as_bytes());
     let reading = async {
-        // By then, more input is in flight than a pipe holds.
+        // At this point, more input is in flight than a pipe holds.
         std::fs::write(format!("/tmp/{go}"), "").unwrap();
         stdout.read_exact(&mut back).await
     };
     let both = async { tokio::join!(writing, reading) };
-    let (written, read) = timeout(TEST_TIMEOUT, both).await.unwrap();
+    let (written, read) = in_time(TEST_TIMEOUT, both).await;
     written.unwrap();
     read.unwrap();
     assert!(back == text.as_bytes());
@@ -265,7 +273,7 @@ async fn how_it_ended_is_told() {
         ("exit 7", Some(7), None),
         ("kill -TERM $$", None, Some(15)),
         ("kill -SEGV $$", None, Some(11)),
-        // A process that it leaves behind keeps its output open, and is removed with the sandbox.
+        // A process that the server leaves behind keeps the output open, and is removed with the sandbox.
         ("sleep 1000 & exit 4", Some(4), None),
     ] {
         let instance = bench.launch(sh(script)).await.unwrap();
@@ -278,55 +286,44 @@ async fn how_it_ended_is_told() {
 #[tokio::test]
 async fn a_stop_asks_first_and_kills_then() {
     let bench = Bench::new(&[]).await;
-    let mut polite = bench
-        .launch(sh(
-            "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done",
-        ))
-        .await
-        .unwrap();
-    said(&mut polite, "up\n").await;
-    let exit = timeout(TEST_TIMEOUT, polite.handle.stop(GRACE))
-        .await
-        .unwrap();
+    let polite = bench
+        .up("trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done")
+        .await;
+    let exit = in_time(TEST_TIMEOUT, polite.handle.stop(GRACE)).await;
     assert_eq!(exit.code, Some(5));
-    let mut deaf = bench
-        .launch(sh("trap '' TERM; echo up; while :; do sleep 0.05; done"))
-        .await
-        .unwrap();
-    said(&mut deaf, "up\n").await;
+    let deaf = bench
+        .up("trap '' TERM; echo up; while :; do sleep 0.05; done")
+        .await;
     let stopping = deaf.handle.stop(Duration::from_millis(300));
-    let exit = timeout(TEST_TIMEOUT, stopping).await.unwrap();
+    let exit = in_time(TEST_TIMEOUT, stopping).await;
     assert_eq!(exit.signal, Some(9));
-    // Dropping the last handle kills it.
-    let mut forgotten = bench.launch(sh("echo up; exec sleep 1000")).await.unwrap();
-    said(&mut forgotten, "up\n").await;
+    // Dropping the last handle kills the server.
+    let forgotten = bench.up("echo up; exec sleep 1000").await;
     drop(forgotten);
     bench.nothing_left().await;
-    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
+    in_time(TEST_TIMEOUT, bench.e2b.idle()).await;
 }
 
 #[tokio::test]
 async fn a_sandbox_that_ends_by_itself_is_not_a_server_that_does() {
     let bench = Bench::new(&[]).await;
-    let mut instance = bench.launch(sh("echo up; exec sleep 1000")).await.unwrap();
-    said(&mut instance, "up\n").await;
+    let mut instance = bench.up("echo up; exec sleep 1000").await;
     let path = format!("/stand-in/forget/{}", bench.only().await);
     assert_eq!(bench.ask("POST", &path).await.0, 204);
     assert_eq!(exited(&instance).await, Exit::default());
     let tail = instance.handle.stderr_tail();
     assert!(tail.contains("the sandbox ended"), "{tail}");
     assert_eq!(rest(&mut instance).await, "");
-    timeout(TEST_TIMEOUT, bench.e2b.idle()).await.unwrap();
+    in_time(TEST_TIMEOUT, bench.e2b.idle()).await;
 }
 
 #[tokio::test]
 async fn streams_that_break_off_end_the_server() {
     let bench = Bench::new(&[]).await;
-    let mut instance = bench.launch(sh("echo up; exec cat")).await.unwrap();
-    said(&mut instance, "up\n").await;
+    let instance = bench.up("echo up; exec cat").await;
     let path = format!("/stand-in/cut/{}", bench.only().await);
     assert_eq!(bench.ask("POST", &path).await.0, 204);
-    // Some of its output may be lost, so it is killed instead of continuing with an incomplete line.
+    // Some of the server's output may be lost, so it is killed instead of continuing with an incomplete line.
     assert_eq!(exited(&instance).await.signal, Some(9));
     bench.nothing_left().await;
 }
@@ -354,12 +351,13 @@ async fn an_api_that_is_lost_is_no_end() {
     assert_eq!(instance.handle.exit_status(), None);
     let error = bench.e2b.probe().await.unwrap_err();
     assert!(!error.to_string().contains(API_KEY), "{error}");
-    // Killed or not: an unknown exit is not reported until the lease is over, since it was not renewed.
+    // Whether the sandbox was killed or not, its exit is unknown. An unknown exit is reported only when the lease,
+    // which was not renewed, is over.
     let stopped = timeout(TEST_TIMEOUT, instance.handle.stop(Duration::ZERO)).await;
     assert_eq!(stopped.unwrap(), Exit::default());
     assert!(instance.handle.stderr_tail().contains("the sandbox ended"));
     // All background tasks end, whether the API responds or not.
-    timeout(TEST_TIMEOUT, e2b.idle()).await.unwrap();
+    in_time(TEST_TIMEOUT, e2b.idle()).await;
     let again = ["--key", API_KEY, "--listen", &address];
     bench.standin = Process::bin("testkit-e2b", again);
     bench.standin.url().await;
@@ -369,8 +367,7 @@ async fn an_api_that_is_lost_is_no_end() {
 #[tokio::test]
 async fn a_lost_api_that_comes_back_tells_the_end() {
     let mut bench = Bench::new(&[]).await;
-    let mut instance = bench.launch(sh("echo up; exec cat")).await.unwrap();
-    said(&mut instance, "up\n").await;
+    let mut instance = bench.up("echo up; exec cat").await;
     let address = bench.options.url.trim_start_matches("http://").to_owned();
     bench.standin.signal(Signal::KILL);
     bench.standin.wait(TEST_TIMEOUT).await;
@@ -472,59 +469,27 @@ async fn of_a_server_there_is_one_sandbox() {
     // A cancelled launch leaves nothing.
     drop(second);
     drop(next.launch(running(&["cat"]).unit()));
-    timeout(TEST_TIMEOUT, next.idle()).await.unwrap();
+    in_time(TEST_TIMEOUT, next.idle()).await;
     bench.nothing_left().await;
 }
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_and_leaves_nothing() {
     let bench = Bench::new(&[]).await;
-    let mut unknown = running(&["cat"]);
     let (image, command) = ("no-such".to_owned(), vec!["cat".to_owned()]);
-    unknown.program = Program::Image { image, command };
-    let error = bench.launch(unknown).await.unwrap_err();
-    let Error::Refused {
-        field: "image",
-        why,
-    } = &error
-    else {
-        panic!("{error}");
-    };
+    let unknown = Server::new("h1", Program::Image { image, command });
+    let (field, why) = bench.refused(unknown).await;
+    assert_eq!(field, "image");
     assert!(why.contains("no-such") && why.contains("404"), "{why}");
-    let error = bench
-        .launch(running(&["/no/such/program"]))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Refused {
-                field: "command",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    let missing = running(&["/no/such/program"]);
+    assert_eq!(bench.refused(missing).await.0, "command");
     let mut volumes = running(&["cat"]);
     volumes.sandbox.volumes = vec!["/data".into()];
-    let error = bench.launch(volumes).await.unwrap_err();
-    assert!(
-        error.to_string().contains("would not outlive the sandbox"),
-        "{error}"
-    );
+    let error = bench.launch(volumes).await.unwrap_err().to_string();
+    assert!(error.contains("would not outlive the sandbox"), "{error}");
     let mut allow = running(&["cat"]);
     allow.sandbox.network = Network::Allow(vec!["example.com".into()]);
-    let error = bench.launch(allow).await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Refused {
-                field: "network",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_eq!(bench.refused(allow).await.0, "network");
     let mut strict = running(&["cat"]);
     strict.sandbox.strict = true;
     let error = bench.launch(strict).await.unwrap_err();
@@ -592,8 +557,7 @@ async fn the_key_is_never_shown() {
 #[tokio::test]
 async fn an_older_envd_is_told_to_end_by_a_signal() {
     let bench = Bench::new(&["--envd", "0.3.9"]).await;
-    let mut instance = bench.launch(sh("echo up; exec cat")).await.unwrap();
-    said(&mut instance, "up\n").await;
+    let mut instance = bench.up("echo up; exec cat").await;
     drop(instance.stdio.take());
     assert_eq!(exited(&instance).await.signal, Some(15));
     bench.nothing_left().await;

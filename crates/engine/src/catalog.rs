@@ -172,7 +172,7 @@ pub async fn fetch_list(
     let mut behind = None;
     let mut bytes = 0;
     let mut cursor: Option<String> = None;
-    // If a name were listed twice, one definition could be approved and the other one offered.
+    // Names listed so far. If one were listed twice, one definition could be approved and the other one offered.
     let mut known: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..MAX_PAGES {
         let members = cursor
@@ -202,7 +202,7 @@ pub async fn fetch_list(
             if items.len() >= MAX_ITEMS || bytes > MAX_BYTES {
                 tracing::warn!(
                     server = label,
-                    "{} is too long: kept the first {}",
+                    "{} is too long: only the first {} items are kept",
                     kind.method(),
                     items.len()
                 );

@@ -60,7 +60,7 @@ impl Caller {
         }
     }
 
-    /// The same for a modern version.
+    /// Like [`Caller::legacy`], for a modern version.
     #[must_use]
     pub fn modern(scope: Scope, principal: Arc<str>, outbox: Arc<Outbox>) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Caller {
 pub(crate) enum Owner {
     Principal(Arc<str>),
     Session(SessionId),
-    /// Anyone who knows its id.
+    /// Anyone who knows the id of what the request leaves behind.
     Bearer,
 }
 
@@ -144,7 +144,7 @@ pub struct Answer {
     pub(crate) shared: Option<Bytes>,
     /// The JSON-RPC error code, if the response is an error.
     pub code: Option<i64>,
-    /// The client cancelled the request and expects nothing more.
+    /// True if the client cancelled the request and expects no response.
     pub silent: bool,
     /// An HTTP status that overrides the default for the response.
     pub status: Option<http::StatusCode>,

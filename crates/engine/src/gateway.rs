@@ -28,7 +28,7 @@ use crate::{
         skills, task_requests,
     },
     catalog::ListKind,
-    clients::hub::{Filter, Listener, Registration},
+    client_state::hub::{Filter, Listener, Registration},
     exchange::{Answer, Caller, check_cursor},
     life::{chain, session_instances},
     records::{audit::NotRecorded, event_log::Warning},
@@ -44,7 +44,7 @@ use crate::{
     views::{fleet::Fleet, offers, view::View},
 };
 
-/// Limit of hosted servers starting at the same time.
+/// Hosted servers that may start at the same time, per CPU core. At least [`MIN_CONCURRENT_STARTS`] in total.
 const STARTS_PER_CORE: usize = 2;
 const MIN_CONCURRENT_STARTS: usize = 8;
 
@@ -87,7 +87,7 @@ impl Gateway {
         )
     }
 
-    /// Like [`Gateway::new`], but with another way to make connections.
+    /// Like [`Gateway::new`], with another implementation of [`Connect`].
     #[must_use]
     pub fn with(
         settings: Settings,
@@ -153,8 +153,8 @@ impl Gateway {
     }
 
     /// Relays a request to a server under its native names. A tool that is disabled or kept back in the server's view
-    /// is refused; nothing else depends on views. `caller.scope` names the server and its owner. Messages that arrive
-    /// before the answer go to the caller's outbox.
+    /// is refused; other requests do not depend on views. `caller.scope` names the server and its owner. Messages that
+    /// arrive before the answer go to the caller's outbox.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request at its server.
@@ -219,7 +219,8 @@ impl Gateway {
         }
         let settling = view.awaited().map(|server| server.first_settled());
         futures_util::future::join_all(settling).await;
-        // A result may not be published yet, and a server that did not start in time publishes nothing.
+        // The stored view may be outdated: a start that has ended may not be published yet, and a server that did not
+        // start in time publishes nothing.
         match self.shared.view(scope)? {
             view if view.is_settled() => Some(view),
             _ => self.shared.view_anew(scope),
@@ -563,7 +564,7 @@ impl Gateway {
             .as_ref()
             .is_none_or(|info| info.has("completions"))
         {
-            // A server without completions has an empty list of them.
+            // The answer for a server without completions is an empty list.
             let kind = if caller.era == Era::Modern {
                 "\"resultType\":\"complete\","
             } else {

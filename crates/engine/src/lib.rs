@@ -33,7 +33,7 @@
 
 mod call;
 pub mod catalog;
-mod clients;
+mod client_state;
 mod exchange;
 pub mod gateway;
 mod life;
@@ -44,7 +44,7 @@ mod shared;
 pub mod uri;
 mod views;
 
-pub use clients::hub;
+pub use client_state::hub;
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use gateway::{
     Gateway,
@@ -55,9 +55,9 @@ pub use gateway::{
 pub use records::{
     audit::NotRecorded,
     event_log::Warning,
-    memory::{Remembered, config_digest},
     pinned::KeptBack,
     remember, secrets,
+    server_cache::{Remembered, config_digest},
 };
 pub use scope::Scope;
 pub use server::{

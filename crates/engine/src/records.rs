@@ -2,7 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod event_log;
-pub(crate) mod memory;
 pub(crate) mod pinned;
 pub mod remember;
 pub mod secrets;
+pub(crate) mod server_cache;

@@ -21,7 +21,7 @@ impl Scope {
         match (&self.project, &self.server) {
             (_, Some(server)) => format!("no server `{server}` is enabled here"),
             (Some(project), None) => format!("there is no project `{project}`"),
-            (None, None) => "there is nothing here".to_owned(),
+            (None, None) => "there is no project or server here".to_owned(),
         }
     }
 }

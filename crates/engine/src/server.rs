@@ -1,8 +1,8 @@
 //! One configured server: its spec, its state, and the operations that callers need.
 //!
-//! Each server is driven by its own loop ([`crate::life::supervisor`]). A *lazy* server has one only while it is wanted (P10). Its
-//! catalog is maintained by [`crate::life::notifications`]. Deliberately absent: when it is started and stopped
-//! ([`lifecycle`]).
+//! Each server is driven by its own loop ([`crate::life::supervisor`]). The loop of a *lazy* server runs only while the
+//! server is wanted (P10). Its catalog is maintained by [`crate::life::notifications`]. Deliberately absent: when it is
+//! started and stopped ([`lifecycle`]).
 
 pub(crate) mod commands;
 pub(crate) mod connection;
@@ -43,9 +43,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     catalog::Catalog,
     records::{
-        memory::{Remembered, config_digest},
         pinned::{KeptBack, Pinned},
         remember::Pins,
+        server_cache::{Remembered, config_digest},
     },
     scope::Scope,
     server::{
@@ -107,7 +107,7 @@ pub struct Server {
     key: ServerKey,
     /// The prefix of its exposed URIs in scopes that know it by its plain name.
     uri_prefix: String,
-    /// The same for scopes with servers of several projects.
+    /// The prefix of its exposed URIs in scopes with servers of several projects.
     qualified_uri_prefix: String,
     /// [`Server::want`]
     pub(crate) wanted: Notify,
@@ -173,7 +173,7 @@ impl Server {
         is_personal: bool,
     ) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
-        // A user who sets a limit knows how many calls the server can tell apart.
+        // No turns if the user set `maxConcurrency`: the user knows how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
             && spec.sharing == Sharing::Shared
             && (remembered.catalog.as_ref()).is_some_and(|catalog| catalog.takes_turns);
@@ -346,7 +346,7 @@ impl Server {
         }
     }
 
-    /// Marks it as starting if it is idle. Returns whether it was.
+    /// Marks it as starting if it is idle. Returns whether it was idle.
     pub(crate) fn is_now_wanted(&self) -> bool {
         let begins = |state: &mut State| {
             let begins = matches!(state, State::Idle) && self.spec.enabled;
@@ -443,7 +443,7 @@ impl Server {
         self.waits_for(before);
     }
 
-    /// Sets the state in which an earlier run of the gateway left it. Call this before it begins.
+    /// Sets the state in which an earlier run of the gateway left it. Call this before the server's loop begins.
     pub(crate) fn was_left(&self, left: Left) {
         if self.begin.set(Begin::Left(left.last)).is_ok() {
             self.known.status().last_crash = left.crash;
@@ -454,7 +454,7 @@ impl Server {
     /// is disabled or stopped, or if too many orders are waiting.
     ///
     /// # Cancel safety
-    /// The order is carried out even so.
+    /// The order is carried out even if the future is dropped.
     pub async fn command(&self, order: Command) -> bool {
         let (done, followed) = oneshot::channel();
         if !self.spec.enabled || !self.inbox.push((order, done)) {
@@ -534,7 +534,8 @@ impl Server {
         }
     }
 
-    /// The shared connection: immediately if it is up or down, before `deadline` while it is starting.
+    /// The shared connection. Returns at once if the server is up or down. While it is starting, waits until
+    /// `deadline`.
     pub(crate) async fn connection(
         &self,
         deadline: Instant,
@@ -545,7 +546,7 @@ impl Server {
         let mut state = self.state.subscribe();
         self.want();
         let ready = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
-        // Boxed, so that a call that does not wait stays small.
+        // Boxed, so that the future of a call that does not wait stays small.
         match Box::pin(tokio::time::timeout_at(deadline, ready)).await {
             Ok(Ok(state)) => match &*state {
                 State::Ready(connection) => Ok(connection.clone()),
@@ -580,14 +581,14 @@ impl Server {
     /// Why no call can reach the server now, if that is known without waiting.
     pub(crate) fn refusal(&self) -> Option<Unavailable> {
         match &*self.state.borrow() {
-            // The caller may have a sign-in.
+            // Each caller signs in separately, so this caller may have a sign-in.
             State::Down { .. } if self.is_personal && self.status().needs_login => None,
             state @ (State::Down { .. } | State::Stopped) => Some(self.unavailable(state)),
             _ => None,
         }
     }
 
-    /// Takes a place in flight, or in line for one, without waiting.
+    /// Takes a place among the calls in flight, or in the line for one, without waiting.
     ///
     /// # Errors
     /// [`Unavailable::Busy`]: the line is full.

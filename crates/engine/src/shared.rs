@@ -19,8 +19,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::ListKind,
-    clients::{announce::Announcer, apps, hold::Holds, hub::Hub, tasks::Tasks},
-    records::{audit::Audit, event_log::EventLog, memory::Memory},
+    client_state::{announce::Announcer, apps, hold::Holds, hub::Hub, tasks::Tasks},
+    records::{audit::Audit, event_log::EventLog, server_cache::Memory},
     scope::Scope,
     server::{
         Server,
@@ -148,7 +148,7 @@ impl Shared {
         self.running.spawn(task);
     }
 
-    /// The same for a task that saves data. Shutdown waits a limited time for it.
+    /// Like [`Shared::spawn`], for a task that saves data. Shutdown waits a limited time for it.
     pub(crate) fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.writing.spawn(task);
     }
@@ -243,7 +243,7 @@ impl Shared {
     pub(crate) fn view_of(&self, scope: &Scope, server: &Arc<Server>) -> Arc<View> {
         match self.view(scope) {
             Some(view) if matches!(&*view.servers, [only] if Arc::ptr_eq(only, server)) => view,
-            // Rare, and not stored: there is one view per scope.
+            // Rare. The view is not stored, since only one view is stored for each scope.
             _ => {
                 let (fleet, servers) = (self.fleet(), vec![server.clone()]);
                 Arc::new(View::build(scope, servers, &fleet, &self.identity))
@@ -251,7 +251,7 @@ impl Shared {
         }
     }
 
-    /// [`Shared::view`], built now.
+    /// Like [`Shared::view`], but newly built.
     pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
         let _one_at_a_time = self.publishing.lock();
         let view = self.build(&self.fleet.load(), scope)?;

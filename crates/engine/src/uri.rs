@@ -17,7 +17,7 @@ const SCHEME: &str = "resource://";
 /// Schemes that hosts recognise: MCP Apps (SEP-1865), skills (SEP-2640).
 const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
 
-/// Built once, since building it costs as much as a search.
+/// Built once, since building a finder costs as much as a search.
 static URI_KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("uri\""));
 
 /// The prefix of all URIs of a server.

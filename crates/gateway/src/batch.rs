@@ -22,8 +22,7 @@ use auth::{Principal, Role};
 const MAX_MESSAGES: usize = 256;
 /// Maximum requests of one batch that are answered concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 32;
-/// Maximum total bytes of the responses to one batch. Error responses that replace a response for lack of room are not
-/// counted.
+/// Maximum total bytes of the responses to one batch. Errors that replace responses which do not fit are not counted.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 impl HttpGateway {
@@ -107,10 +106,10 @@ impl HttpGateway {
     }
 }
 
-/// The error that replaces a response for which the batch response has no room.
+/// The error that replaces a response that does not fit into the batch's size limit.
 fn no_room(id: &[u8]) -> Frame {
     let what = format!(
-        "the responses to one batch are limited to {MAX_RESPONSE_BYTES} bytes: send this request by itself"
+        "the responses to one batch are limited to {MAX_RESPONSE_BYTES} bytes: send this request on its own"
     );
     Frame::error(id, &RpcError::new(error::INTERNAL_ERROR, what))
 }

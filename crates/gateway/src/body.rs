@@ -82,7 +82,7 @@ pub struct Events {
 }
 
 enum Source {
-    /// Of a legacy session. The session decides whether the request continues after a disconnect.
+    /// The stream of a legacy session. The session decides whether the request continues after a disconnect.
     Session(Reader),
     /// Dropping it cancels the request (2026-07-28 basic/transports/streamable-http "Cancellation").
     Request {
@@ -100,7 +100,7 @@ impl Events {
         Self::new(Source::Session(reader))
     }
 
-    /// `answer` is set if the request is done already.
+    /// `answer` is set if the response is already known, otherwise `answering` computes it.
     pub(crate) fn of_request(
         outbox: Arc<Outbox>,
         answering: Option<AbortOnDropHandle<Unread>>,

@@ -1,9 +1,10 @@
 //! Servers that one replica runs and the others reach through it.
 //!
-//! The others see a server of protocol version 2026-07-28 at the internal listener, with native names and without any
-//! filtering. The replica that the client connected to applies tool settings (disabled, withheld, renamed), permissions and
-//! deadlines, and writes the audit record. Orders (start, stop, restart) take the same way. Deliberately absent:
-//! instances of a single session or person. They run on the replica that their server belongs to.
+//! At the internal listener, the other replicas see a server of protocol version 2026-07-28, with native names and
+//! unfiltered lists. The replica that the client connected to applies tool settings (disabled, withheld, renamed),
+//! permissions and deadlines, and writes the audit record. Orders (start, stop, restart) are sent over the internal
+//! listener, too. Deliberately absent: instances of a single session or person. They run on the replica that their
+//! server belongs to.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -58,15 +59,15 @@ pub struct Leases {
     pub peers: Arc<Peers>,
     pub gateway: Gateway,
     pub store: Store,
-    /// The same for all replicas of the database.
+    /// The installation id, which all replicas on the same database share.
     pub installation: Arc<str>,
     /// The host and data directory of volumes that this replica creates.
     pub home: Home,
 }
 
 impl Leases {
-    /// Why this replica may not start a registered server that no other replica runs. Servers that it already runs, or
-    /// has stopped, are decided elsewhere.
+    /// Why this replica may not start a registered server that no other replica runs. For a server whose lease this
+    /// replica already holds, only `unusable` counts.
     async fn hindrance(&self, server: &ServerSpec, lease: &str) -> Result<Option<String>, String> {
         if let Some(why) = &server.unusable {
             return Ok(Some(why.clone()));
@@ -77,13 +78,15 @@ impl Leases {
         if self.peers.replica.holds(lease) {
             return Ok(None);
         }
-        let left = Box::pin(self.store.workspace_left(id)).await;
+        let left = Box::pin(self.store.registration_left(id)).await;
         let (status, home) = left.map_err(|error| error.to_string())?;
         let home = home.filter(|home| home.installation != self.home.installation);
         let restart = server.restart.unwrap_or_default();
         let last = Last::from_word(&status).filter(|last| !last.starts_again(restart));
         Ok(match last {
-            Some(Last::ByHand) => Some("it was stopped by hand; start it to use it".into()),
+            Some(Last::ByHand) => {
+                Some("it was stopped by hand; `toolwharf start` starts it".into())
+            }
             Some(Last::Finished) => {
                 Some("it has exited, and its restart policy does not restart it".into())
             }
@@ -101,7 +104,7 @@ impl Leases {
         launch.is_none_or(|launch| self.gateway.runtimes().volumes_follow(launch))
     }
 
-    /// Takes the lease of a server whose volumes are here, or do not exist yet.
+    /// Takes the lease of a server. Gives the lease back if the server's volumes belong to another host.
     async fn take(
         &self,
         server: &ServerSpec,
@@ -113,7 +116,7 @@ impl Leases {
             Err(NotTaken::By(row)) => return Ok(Err(row)),
         };
         if !self.follows(server) {
-            let settled = self.store.workspace_settle(id_of(server), &self.home);
+            let settled = self.store.registration_settle(id_of(server), &self.home);
             let settled = Box::pin(settled).await;
             match settled {
                 Ok(home) if home == self.home => {}
@@ -156,7 +159,7 @@ impl Gate for Leases {
         Box::pin(async move {
             let lease = lease_of(server);
             if server.unusable.is_some() {
-                // Another replica may be able to run it: perhaps a secret is missing only here.
+                // Another replica may be able to run the server: perhaps a secret is missing only on this one.
                 Box::pin(self.peers.replica.give_back(&lease)).await;
             }
             let row = match Box::pin(self.hindrance(server, &lease)).await? {
@@ -172,7 +175,7 @@ impl Gate for Leases {
                     Err(row) => row,
                 },
             };
-            let why = format!("it runs on replica {} ({})", row.id, row.name);
+            let why = format!("the server runs on replica {} ({})", row.id, row.name);
             let Some(address) = &row.address else {
                 return Err(why);
             };
@@ -206,25 +209,25 @@ impl Gate for Leases {
     }
 }
 
-/// The stored status of a server that should run, and of one that was stopped.
+/// The stored statuses of servers that should run, and of servers that were stopped.
 const REGISTERED: &str = "registered";
 const STOPPED: &str = "stopped";
 /// Path prefix of orders. The order and the server's id follow.
 const ORDERS_PREFIX: &str = "/order/";
-/// Timeout for an order to be accepted. A slower order still continues by itself.
+/// Timeout for an order to be accepted. An order that takes longer is still carried out.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn follow(server: &Server, order: Command) -> Result<(), String> {
     match tokio::time::timeout(ORDER_TIMEOUT, server.command(order)).await {
         Ok(false) => Err(format!(
-            "too many orders are queued for server `{}`; try again",
+            "too many commands are queued for server `{}`; try again",
             server.name()
         )),
         _ => Ok(()),
     }
 }
 
-/// The key that a path names.
+/// Returns the key of the project's server that a path names.
 fn key(owner: &str, name: &str) -> Option<ServerKey> {
     let name = percent_decode_str(name).decode_utf8().ok()?;
     Some(ServerKey {
@@ -253,7 +256,7 @@ fn id_of(server: &ServerSpec) -> &str {
 }
 
 impl HttpGateway {
-    /// Answers a request that another replica makes itself, on behalf of a principal.
+    /// Answers a request that another replica makes on behalf of a principal, unlike a forwarded client request.
     pub(super) async fn answer_replica(
         self: Arc<Self>,
         request: Request<Upload>,
@@ -271,7 +274,7 @@ impl HttpGateway {
         }
     }
 
-    /// Answers a request of another replica outside MCP.
+    /// Answers a request of another replica that is not MCP.
     async fn answer_beside(
         &self,
         request: Request<Upload>,
@@ -284,7 +287,7 @@ impl HttpGateway {
         let text = body.counted(text);
         Self::check_forwarded(Some(forwarded), &text)?;
         let caller = forwarded.caller.clone().unwrap_or_default();
-        // The other replica has checked what the caller may do.
+        // The other replica has already checked the caller's permissions.
         let who = Arc::new(Principal::new(caller, Role::Admin, None));
         let path = parts
             .uri
@@ -339,7 +342,7 @@ impl HttpGateway {
         let missing = |what: &str| refusal(StatusCode::NOT_FOUND, what);
         let (said, id) = about
             .split_once('/')
-            .ok_or_else(|| missing("the path contains no order"))?;
+            .ok_or_else(|| missing("the path contains no command (start, stop or restart)"))?;
         let mut orders = [Command::Start, Command::Stop, Command::Restart].into_iter();
         let order = orders.find(|order| word(*order) == said);
         let order = order.ok_or_else(|| missing("unknown order"))?;
@@ -396,16 +399,16 @@ impl HttpGateway {
         }
         let registered = server.spec.registered_as().filter(|_| self.peers.is_some());
         if let Some(id) = registered.filter(|_| order != Command::Stop) {
-            // Any replica that takes the lease now may start it.
+            // The new status allows any replica that takes the lease to start the server.
             let store = self.projects.store();
-            let asked = Box::pin(store.workspace_set_status(id, REGISTERED)).await;
+            let asked = Box::pin(store.registration_set_status(id, REGISTERED)).await;
             asked.map_err(|error| error.to_string())?;
         }
         follow(server, order).await?;
         if let Some(id) = registered.filter(|_| order == Command::Stop) {
-            // Also stored if no replica ran it.
+            // The status is stored even if no replica ran the server.
             let store = self.projects.store();
-            let stopped = Box::pin(store.workspace_set_status(id, STOPPED)).await;
+            let stopped = Box::pin(store.registration_set_status(id, STOPPED)).await;
             stopped.map_err(|error| error.to_string())?;
         }
         Ok(())

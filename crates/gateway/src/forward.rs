@@ -65,7 +65,7 @@ impl HttpGateway {
             built.map_err(|_| {
                 (
                     StatusCode::BAD_REQUEST,
-                    "this forwarded request is malformed",
+                    "the forwarded request is malformed",
                 )
             })
         });
@@ -120,7 +120,7 @@ impl HttpGateway {
     }
 
     /// Like [`Self::forward`], for a client without a session that returns to a call waiting for input, or to a task.
-    /// Only one replica has it; if that replica is lost, so is the call or task.
+    /// Only one replica has that call or task. If the replica is lost, the call or task is lost, too.
     pub(super) fn forward_return<'a>(
         &'a self,
         head: Head<'a>,
@@ -157,8 +157,9 @@ impl HttpGateway {
         Box::pin(self.forward_to(work, head, text, principal)).await
     }
 
-    /// Makes another replica answer a request outside MCP, on behalf of a principal that may make it. `last` builds the
-    /// final event of a stream that breaks off. Returns `None` if the replica is away.
+    /// Makes another replica answer a request outside MCP, on behalf of a principal whose permissions have been
+    /// checked. `last` builds the final event of a stream that breaks off. Returns `None` if the replica cannot be
+    /// reached.
     ///
     /// # Errors
     /// If the replica was lost while it worked on the request.
@@ -284,7 +285,7 @@ impl HttpGateway {
     }
 }
 
-/// Relays a body. It breaks off when its replica is lost.
+/// Relays a body from another replica, and ends it with an error if that replica is lost.
 fn until_lost<B>(body: B, lost: CancellationToken, why: String) -> axum::body::Body
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
@@ -324,7 +325,7 @@ mod tests {
 
     type Parts = Vec<Result<Part<Bytes>, io::Error>>;
 
-    /// A body of these parts. If it `hangs`, it never ends by itself.
+    /// A body of these parts. If `hangs` is true, the body never ends.
     fn relayed(parts: Parts, hangs: bool, lost: &CancellationToken) -> axum::body::Body {
         let end = stream::pending().take(usize::from(hangs));
         let body = StreamBody::new(stream::iter(parts).chain(end));

@@ -20,7 +20,7 @@ pub struct Guard {
     /// is accepted as host.
     any_ip: bool,
     identities: Arc<Identities>,
-    /// MCP needs a key, too: other machines can connect, or the settings require it.
+    /// Set if MCP requests need a key as well: other machines can connect, or the settings require a key.
     closed: bool,
     anonymous: Arc<Principal>,
 }
@@ -32,6 +32,16 @@ pub struct Refusal {
     pub error: RpcError,
     /// The value of `WWW-Authenticate`, which says how to get a valid token.
     pub challenge: Option<HeaderValue>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        Self {
+            status,
+            error: RpcError::new(mcp::error::INVALID_REQUEST, why),
+            challenge: None,
+        }
+    }
 }
 
 /// The parts of a request that identify its caller.
@@ -89,18 +99,10 @@ impl Guard {
         for name in [header::HOST, header::AUTHORIZATION, PROJECT_ID, PAGE_SECRET] {
             if headers.get_all(&name).iter().nth(1).is_some() {
                 let what = format!("header {name} occurs more than once");
-                return Err(Refusal {
-                    status: StatusCode::BAD_REQUEST,
-                    error: RpcError::new(mcp::error::INVALID_REQUEST, what),
-                    challenge: None,
-                });
+                return Err(Refusal::new(StatusCode::BAD_REQUEST, what));
             }
         }
-        let forbidden = |what: String| Refusal {
-            status: StatusCode::FORBIDDEN,
-            error: RpcError::new(mcp::error::INVALID_REQUEST, what),
-            challenge: None,
-        };
+        let forbidden = |what: String| Refusal::new(StatusCode::FORBIDDEN, what);
         let host = headers
             .get(header::HOST)
             .and_then(|host| host.to_str().ok())
@@ -216,11 +218,7 @@ impl Guard {
         if own_site && (reads || self.is_own_page(asked.headers) && header(BY_SCRIPT).is_some()) {
             return Ok(who);
         }
-        Err(Refusal {
-            status: StatusCode::FORBIDDEN,
-            error: RpcError::new(mcp::error::INVALID_REQUEST, FOREIGN_PAGE),
-            challenge: None,
-        })
+        Err(Refusal::new(StatusCode::FORBIDDEN, FOREIGN_PAGE))
     }
 
     pub const NO_LINK: &str = "sign-in links need a private connection: use the gateway on loopback, or set an https `public_url`";
@@ -273,31 +271,22 @@ impl Guard {
             }
             Refused::Scope => {
                 let scopes = self.identities.tokens.scopes().join(" ");
-                let why = format!("the token needs the scopes `{scopes}`, all of them");
+                let why = format!("the token needs all of the scopes `{scopes}`");
                 Refusal {
-                    status: StatusCode::FORBIDDEN,
-                    error: RpcError::new(mcp::error::INVALID_REQUEST, why),
                     challenge: self.challenge(asked, "error=\"insufficient_scope\", "),
+                    ..Refusal::new(StatusCode::FORBIDDEN, why)
                 }
             }
-            Refused::Nobody(id) => Refusal {
-                status: StatusCode::FORBIDDEN,
-                error: RpcError::new(
-                    mcp::error::INVALID_REQUEST,
-                    format!(
-                        "`{id}` is signed in, but no rule in `access` grants a role here: ask an administrator"
-                    ),
+            Refused::Nobody(id) => Refusal::new(
+                StatusCode::FORBIDDEN,
+                format!(
+                    "`{id}` is signed in, but no rule in `access` grants a role here: ask an administrator"
                 ),
-                challenge: None,
-            },
-            Refused::Away(why) => Refusal {
-                status: StatusCode::SERVICE_UNAVAILABLE,
-                error: RpcError::new(
-                    mcp::error::INVALID_REQUEST,
-                    format!("the key or token cannot be checked now: {why}"),
-                ),
-                challenge: None,
-            },
+            ),
+            Refused::Away(why) => Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("the key or token cannot be checked now: {why}"),
+            ),
         }
     }
 
@@ -312,9 +301,8 @@ impl Guard {
             false => NO_KEY,
         };
         Refusal {
-            status: StatusCode::UNAUTHORIZED,
-            error: RpcError::new(mcp::error::INVALID_REQUEST, why.unwrap_or(no_key)),
             challenge: self.challenge(asked, error),
+            ..Refusal::new(StatusCode::UNAUTHORIZED, why.unwrap_or(no_key))
         }
     }
 
@@ -377,7 +365,7 @@ fn passer_by(id: Arc<str>) -> Arc<Principal> {
     Arc::new(Principal::new(id, Role::Call, None))
 }
 
-/// As bytes: a token has about a thousand, and a call should not scan them more often than necessary.
+/// Returns the bearer token as bytes. A UTF-8 check on each call would scan its thousand bytes once more.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(BEARER.len())?;
@@ -456,61 +444,31 @@ mod tests {
         let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
             check(&tickets, (address, host, origin), allowed);
         };
-        check("127.0.0.1", "localhost:6280", None, true);
-        check(
-            "127.0.0.1",
-            "[::1]:6280",
-            Some("http://localhost:3000"),
-            true,
-        );
-        check(
-            "127.0.0.1",
-            "Tools.Example.com",
-            Some("https://chat.example.com"),
-            true,
-        );
-        check("127.0.0.1", "evil.example.com", None, false);
-        check(
-            "127.0.0.1",
-            "localhost",
-            Some("http://evil.example.com"),
-            false,
-        );
-        check(
-            "127.0.0.1",
-            "localhost",
-            Some("http://localhost.evil.com"),
-            false,
-        );
-        check("127.0.0.1", "localhost", Some("null"), false);
-        check("127.0.0.1", "10.0.0.7", None, false);
+        for (host, origin) in [
+            ("localhost:6280", None),
+            ("[::1]:6280", Some("http://localhost:3000")),
+            ("Tools.Example.com", Some("https://chat.example.com")),
+            // The request comes from one of our own pages.
+            ("Tools.example.com", Some("https://tools.example.com")),
+        ] {
+            check("127.0.0.1", host, origin, true);
+        }
+        for (host, origin) in [
+            ("evil.example.com", None),
+            ("localhost", Some("http://evil.example.com")),
+            ("localhost", Some("http://localhost.evil.com")),
+            ("localhost", Some("null")),
+            ("10.0.0.7", None),
+            ("evil.example.com", Some("http://evil.example.com")),
+        ] {
+            check("127.0.0.1", host, origin, false);
+        }
         check("0.0.0.0", "10.0.0.7:80", None, true);
-        // Pages of our own.
-        check(
-            "0.0.0.0",
-            "10.0.0.7:6280",
-            Some("http://10.0.0.7:6280"),
-            true,
-        );
-        check(
-            "127.0.0.1",
-            "Tools.example.com",
-            Some("https://tools.example.com"),
-            true,
-        );
-        check(
-            "0.0.0.0",
-            "10.0.0.7:6280",
-            Some("http://10.0.0.7:8080"),
-            false,
-        );
+        let own = Some("http://10.0.0.7:6280");
+        check("0.0.0.0", "10.0.0.7:6280", own, true);
+        let other = Some("http://10.0.0.7:8080");
+        check("0.0.0.0", "10.0.0.7:6280", other, false);
         check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false);
-        check(
-            "127.0.0.1",
-            "evil.example.com",
-            Some("http://evil.example.com"),
-            false,
-        );
         check("0.0.0.0", "evil.example.com", None, false);
     }
 

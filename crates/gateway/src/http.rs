@@ -256,7 +256,7 @@ impl HttpGateway {
     ) -> Result<Response<Body>, Refusal> {
         let forwarded = request.extensions().get::<Forwarded>().cloned();
         if forwarded.is_none() {
-            // For a forwarded request, the other replica has already checked this.
+            // For a forwarded request, the replica that received it has already checked `Host` and `Origin`.
             self.guard.check(request.headers())?;
         }
         let principal = self.guard.principal(RequestInfo::of(&request)).await?;
@@ -304,6 +304,8 @@ impl HttpGateway {
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
         let forwarded = parts.extensions.get::<Forwarded>().cloned();
+        let is_forwarded = forwarded.is_some();
+        let head = (&parts.method, &parts.uri, &parts.headers);
         if !is_json(&parts.headers) {
             return Err(refusal(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -316,12 +318,8 @@ impl HttpGateway {
         let text = body.counted(text);
         Self::check_forwarded(forwarded.as_ref(), &text)?;
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
-            if let Some(answering) = self.forward(
-                (&parts.method, &parts.uri, &parts.headers),
-                &text,
-                &principal,
-                forwarded.is_some(),
-            ) && let Some(answer) = answering.await
+            if let Some(answering) = self.forward(head, &text, &principal, is_forwarded)
+                && let Some(answer) = answering.await
             {
                 return Ok(answer);
             }
@@ -332,12 +330,8 @@ impl HttpGateway {
             Err(invalid) => return Ok(unreadable(&invalid)),
         };
         if server::modern::is_modern(&parts.headers, &frame) {
-            if let Some(answering) = self.forward_return(
-                (&parts.method, &parts.uri, &parts.headers),
-                &frame,
-                &principal,
-                forwarded.is_some(),
-            ) && let Some(answer) = answering.await
+            if let Some(answering) = self.forward_return(head, &frame, &principal, is_forwarded)
+                && let Some(answer) = answering.await
             {
                 return Ok(answer);
             }
@@ -356,12 +350,8 @@ impl HttpGateway {
             let scope = self.rescoped(&principal, scope, &frame).await?;
             return Box::pin(self.initialize(&frame, scope, principal)).await;
         }
-        if let Some(answering) = self.forward(
-            (&parts.method, &parts.uri, &parts.headers),
-            frame.text(),
-            &principal,
-            forwarded.is_some(),
-        ) && let Some(answer) = answering.await
+        if let Some(answering) = self.forward(head, frame.text(), &principal, is_forwarded)
+            && let Some(answer) = answering.await
         {
             return Ok(answer);
         }

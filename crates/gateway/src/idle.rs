@@ -49,7 +49,7 @@ pub(crate) struct Takeover {
 pub(crate) enum Source {
     /// A legacy session.
     Session(Reader),
-    /// A request of a modern client. It is over when the client disconnects.
+    /// A request of a modern client. The request ends when the client disconnects.
     Listen(Listening),
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn run(
         chunk(socket, account, opening).await?;
     }
     loop {
-        // No buffer is held across this await, so an idle stream uses none.
+        // No buffer lives across this await, so an idle stream has none.
         let event = tokio::select! {
             event = takeover.stream.next() => event,
             () = gone(socket) => return Ok(()),
@@ -100,7 +100,7 @@ pub(crate) async fn run(
                 chunk(socket, account, b": \n\n").await?;
                 continue;
             }
-            // A listen stream ends by itself, with a response.
+            // Only for session streams: a listen stream ends with a response when the gateway stops.
             () = over.cancelled(), if matches!(takeover.stream, Source::Session(_)) => None,
         };
         let Some(event) = event else { break };

@@ -5,6 +5,8 @@
 
 #![warn(clippy::large_futures)]
 
+#[expect(clippy::large_futures, reason = "sign-in pages are served rarely")]
+pub mod auth_pages;
 mod batch;
 mod body;
 mod elsewhere;
@@ -20,8 +22,6 @@ mod room;
 mod seal;
 mod sessions;
 mod shares;
-#[expect(clippy::large_futures, reason = "sign-in pages are served rarely")]
-pub mod signin;
 mod sse;
 pub mod stdio;
 mod wire;

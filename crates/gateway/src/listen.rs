@@ -20,7 +20,7 @@ use super::{
 /// Maximum size of a request head, and of one read.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
 
-/// Moves an acknowledged request to a takeover of its connection.
+/// Builds the [`Takeover`] of the connection of an acknowledged `subscriptions/listen` request.
 pub(super) fn takeover(
     outbox: Arc<Outbox>,
     answering: AbortOnDropHandle<Unread>,
@@ -41,8 +41,8 @@ pub(super) fn takeover(
 }
 
 /// Copies the text of the request, unless it is long. The original is a slice of hyper's read buffer and would keep
-/// that buffer until the stream ends. A text longer than one read already has its own memory, which is accounted
-/// for.
+/// that buffer until the stream ends. A text longer than one read already has its own memory, which is charged to the
+/// memory budget.
 pub(super) fn detached(frame: Frame) -> Frame {
     if frame.text().len() > HEAD_BYTES {
         return frame;

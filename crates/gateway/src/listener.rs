@@ -40,7 +40,7 @@ use auth::Principal;
 /// Milliseconds after which unacknowledged data ends a connection.
 const TCP_USER_TIMEOUT_MS: u32 = 60_000;
 
-/// While the gateway stops: how long after it was accepted a new connection may still send its first request.
+/// Time after the accept in which a connection may still send its first request while the gateway stops.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_millis(500);
 
 /// Connections above the limit that are reserved for administrators on this machine.
@@ -63,7 +63,7 @@ pub trait Routes: Send + Sync {
     ) -> Answered;
 }
 
-/// The audience of a listener, with its routes outside MCP.
+/// Who may connect to a listener, with the listener's routes outside MCP.
 #[derive(Clone)]
 pub enum For {
     Clients(Arc<dyn Routes>),
@@ -156,7 +156,7 @@ pub async fn serve(
                      content-type: text/plain\r\ncontent-length: {}\r\n\r\n",
                     what.len()
                 );
-                // A single try: if the socket is not writable at once, the client gets no text.
+                // There is only one attempt to write: if the socket is not writable at once, the client gets no text.
                 let _ = socket.try_write((head + &what).as_bytes());
                 true
             }
@@ -262,10 +262,10 @@ async fn http(
     let (mut armed, mut leaving) = (false, false);
     let first = Instant::now() + FIRST_REQUEST_WAIT;
     let mut expects = false;
-    // By hand instead of `select!`: this runs on every wake of every connection.
+    // Polled by hand instead of with `select!`: this code runs on every wake of every connection.
     poll_fn(|cx| {
-        // Polled first, while the task still has budget for a timer. The timer and the cancellation keep the task's
-        // waker, so their state can be read below without another poll.
+        // The timer is polled first, while the task still has cooperative budget for it. The timer and the cancellation
+        // keep the task's waker, so their state can be read below without another poll.
         if !armed {
             armed = true;
             let _ = cancelled.as_mut().poll(cx);
@@ -439,7 +439,7 @@ fn shared(front: &HttpGateway, mut response: Response<Body>) -> Response<Body> {
     };
     let share = front.streams().join(&who.id);
     if !front.guard().identities().lives(&who.id) {
-        // Revoked meanwhile.
+        // The key was revoked in the meantime.
         *response.body_mut() = Body::Text(None);
         return response;
     }

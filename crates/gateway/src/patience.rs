@@ -2,7 +2,8 @@
 //!
 //! A pure state machine. The connection's only timer calls [`Patience::verdict`], which also sets the next alarm.
 //! Computing and sending a response is not limited here: tool calls have their own deadlines, and the
-//! [backlog](mcp::backlog) limits unread responses. Event streams of a session have left HTTP and are not covered here.
+//! [backlog](mcp::backlog) limits unread responses. Event streams of a session no longer use hyper, and are not covered
+//! here.
 
 use std::time::Duration;
 
@@ -202,17 +203,17 @@ mod tests {
     #[tokio::test]
     async fn a_request_has_ten_seconds_without_a_byte_and_a_minute_in_all() {
         use Phase::{Busy, Idle, Reading};
-        // Silent from the start.
+        // This connection is silent from the start.
         let silent = closed(100, false, false, |_| at(Reading, 1, 0));
         assert_eq!(silent, Some((9, Spent::Stalled)));
         let reserved = closed(100, true, false, |_| at(Reading, 1, 0));
         assert_eq!(reserved, Some((2, Spent::Stalled)));
-        // One byte per second without end; then one byte every eight seconds.
+        // These clients send one byte per second without end, and one byte every eight seconds.
         let drip = closed(100, false, false, |second| at(Reading, 1, second));
         assert_eq!(drip, Some((58, Spent::Slow)));
         let slow = closed(100, false, false, |second| at(Reading, 1, second / 8));
         assert_eq!(slow, Some((58, Spent::Slow)));
-        // Half a head, then nothing; half a body after an answered request.
+        // These clients send half a head and then nothing, and half a body after an answered request.
         let half = closed(100, false, false, |second| at(Reading, 1, second.min(3)));
         assert_eq!(half, Some((12, Spent::Stalled)));
         let second = closed(200, false, false, |second| match second {
@@ -221,7 +222,7 @@ mod tests {
             _ => at(Reading, 2, 110),
         });
         assert_eq!(second, Some((129, Spent::Stalled)));
-        // A response has no time limit; afterwards the rest of the body arrives.
+        // A response has no time limit. The rest of the request body arrives after it.
         let busy = closed(1000, false, false, |second| match second {
             0..5 => at(Reading, 1, second),
             _ => at(Busy, 1, 5),
@@ -241,7 +242,7 @@ mod tests {
         let (second, spent) = closed(2000, false, true, idle).expect("closed");
         assert_eq!(spent, Spent::Unused);
         assert!((10..=40).contains(&second), "{second}");
-        // An occasional request is enough.
+        // An occasional request keeps the connection open.
         let used = |second: u64| at(Phase::Idle, 1 + second / 300, second / 300 * 100);
         assert_eq!(closed(5000, false, false, used), None);
     }

@@ -135,7 +135,7 @@ impl Seen {
         if self.order.len() >= MAX_SEEN {
             return Err((
                 StatusCode::SERVICE_UNAVAILABLE,
-                "too many forwarded requests",
+                "this replica has received too many forwarded requests; try again",
             ));
         }
         if !self.nonces.insert(nonce) {
@@ -167,7 +167,7 @@ struct Head {
     caller: Option<String>,
 }
 
-/// The contents of a sealed head, apart from the request.
+/// What remains of a sealed head after it was checked against its request.
 #[derive(Clone)]
 pub(super) struct Forwarded {
     /// The expected digest of the body.
@@ -243,7 +243,8 @@ async fn towards(database_url: &str) -> anyhow::Result<IpAddr> {
     let found = tokio::net::lookup_host((host, url.port().unwrap_or(5432)))
         .await?
         .next();
-    let found = found.with_context(|| format!("the database's host {host} has no address"))?;
+    let found =
+        found.with_context(|| format!("the host `{host}` of the database has no address"))?;
     let any: IpAddr = match found {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
@@ -274,8 +275,8 @@ impl Peers {
         &self.address
     }
 
-    /// Waits until the other replicas have noticed that this one is leaving, even slow ones. Returns not much later
-    /// than `by`.
+    /// Waits until all other replicas, even slow ones, have noticed that this replica is leaving. Returns shortly after
+    /// `by` at the latest.
     pub async fn linger(&self, by: Instant) {
         let has_others = !self.known.lock().peers.is_empty();
         if has_others {
@@ -331,7 +332,7 @@ impl Peers {
             .retain(|_, (_, since)| since.elapsed() < HEIR_TTL);
     }
 
-    /// The replica responsible for `work`; `None` if it is this one.
+    /// The replica responsible for `work`; `None` if that is this replica.
     pub(super) async fn worker(&self, work: Work<'_>) -> Option<Peer> {
         match work {
             Work::Place(address) => self.at(address).await,
@@ -353,18 +354,18 @@ impl Peers {
             is_old && !known.peers.iter().any(|peer| peer.address == address)
         };
         if is_unknown {
-            // It may be new.
+            // The replica may be new, so the list is updated.
             self.look().await;
         }
         self.known.lock().living(|peer| peer.address == address)
     }
 
-    /// The heir of a lost replica's session; `None` if it is this one, from now on.
+    /// The heir of a lost replica's session; `None` if this replica is the heir, or becomes it now.
     async fn heir(&self, session: &str, opener: &str) -> Option<Peer> {
         let part = Sha256::digest(session)[0] % SESSION_PARTS;
         let sessions = format!("{opener}/{part}");
         let mut unreachable: Option<String> = None;
-        // The first result may name a replica that is not listed yet, the second one that is lost.
+        // The first result may name a replica that is not listed yet, the second one may name a replica that is lost.
         for attempt in 0..3 {
             let known = self.known.lock().heirs.get(&sessions).cloned();
             let id = match known {
@@ -410,11 +411,12 @@ impl Peers {
         }
     }
 
-    /// Sends a request to a replica and returns the head of the response. `caller`: the request is this replica's own,
-    /// on behalf of that principal.
+    /// Sends a request to a replica and returns the head of the response. `caller`: the principal, for a request that
+    /// this replica makes itself; `None` for a forwarded one.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the connection, which ends the request there as if the client had disconnected.
+    /// Dropping the future closes the connection, which cancels the request at the other replica, as if
+    /// the client had disconnected.
     pub(super) async fn send(
         &self,
         peer: &Peer,
@@ -484,7 +486,7 @@ impl Peers {
         let head = self.head(to, parts, request.body(), caller);
         let headers = request.headers_mut();
         headers.clear();
-        // Without a head the request is refused.
+        // If the head could not be made, the other replica refuses the request.
         headers.extend(head.map(|head| (HEAD_HEADER, head)));
     }
 
@@ -498,7 +500,7 @@ impl Peers {
     ) -> Result<(http::request::Builder, Forwarded), Refused> {
         const FORGED: Refused = (
             StatusCode::FORBIDDEN,
-            "only replicas of this installation are answered here",
+            "this address answers only replicas of this installation",
         );
         let (head, nonce) = headers
             .get(HEAD_HEADER)
@@ -559,7 +561,7 @@ fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
 mod tests {
     use super::*;
 
-    /// A replica that leaves answers what was sent to it before the others learned of it.
+    /// A replica that leaves still answers requests that others sent before they learned of it.
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_left_the_list_may_still_answer() {
         let lost = CancellationToken::new();

@@ -1,7 +1,7 @@
 //! A memory budget for request bodies, shared by all connections.
 //!
 //! Bodies that arrive in more than one chunk count against the budget until they are dropped. When it is exhausted, new
-//! bodies get 503. Large bodies may use at most 75 % of it, so that small ones always find room.
+//! bodies get 503. Large bodies may use at most 75 % of it, so that there is always room for small ones.
 
 use std::{
     error::Error,
@@ -70,7 +70,7 @@ impl Held {
         }
     }
 
-    /// Reserves more. A single body of up to `longest` bytes always fits.
+    /// Reserves more bytes. A single body of up to `longest` bytes always fits.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let limit = self.limit.max(self.longest);
         let limit = if self.bytes + bytes > MAX_SMALL_BYTES {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(part, &b"text"[..]);
         drop(part);
         assert_eq!(room.held.load(Ordering::Relaxed), 0);
-        // One body of the maximum size fits even into a smaller budget.
+        // One body of the maximum size fits even if the budget is smaller.
         let mut longest = Held::new(room.clone(), 1, 4 * MIB);
         longest.grow(4 * MIB).expect("it fits");
     }

@@ -155,7 +155,7 @@ impl Seal {
     }
 }
 
-/// Truncates a text to what an id has room for.
+/// Truncates a text to `MAX_NAME_BYTES`, without control characters.
 fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_NAME_BYTES);
     let plain = text[..end].chars().filter(|char| !char.is_control());

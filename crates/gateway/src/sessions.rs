@@ -31,7 +31,7 @@ pub(super) struct Entry {
     session: Arc<Session>,
     scope: Scope,
     registration: Registration,
-    /// Opened here, not resumed from its id.
+    /// True if the session was opened here, false if it was resumed from its id.
     is_own: bool,
 }
 
@@ -215,7 +215,8 @@ impl Sessions {
         }
     }
 
-    /// Ends sessions that were idle for `idle` and removes those that were cut off. All others discard expired state.
+    /// Ends sessions that were idle for `idle` and removes those that were cut off. All other sessions discard their
+    /// expired state.
     pub(crate) async fn reap(&self, gateway: &Gateway, idle: Duration) {
         let idle: Vec<SessionId> = {
             let all = self.all.read();
@@ -226,12 +227,12 @@ impl Sessions {
             idle.map(|(id, _)| id.clone()).collect()
         };
         for id in idle {
-            tracing::debug!(session = ?id, "ended: idle, or cut off");
+            tracing::debug!(session = ?id, "ended a session: it was idle, or its client was cut off");
             self.end(gateway, &id).await;
         }
     }
 
-    /// Ends all sessions of a principal. They are over when this returns; [`Self::reap`] later releases their
+    /// Ends all sessions of a principal. The sessions have ended when this returns; [`Self::reap`] later releases their
     /// resources.
     pub(crate) fn revoke(&self, principal: &str) {
         let sessions: Vec<Arc<Session>> = {

@@ -1,7 +1,7 @@
 //! Fair shares of a resource that all clients have in common: open event streams, per principal.
 //!
-//! A principal that holds four times as many as are still free gets no more. One client alone can take 4/5 of them, two
-//! can take 4/9 each, and some always remain for the next client.
+//! A principal that holds four times as many shares as are still free gets no more. One client alone can take 4/5 of
+//! them, two can take 4/9 each, and some always remain for the next client.
 //!
 //! A share also signals revocation: when a key is revoked, all streams of its principal end.
 
@@ -36,7 +36,7 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// Takes one more share for this principal, of `most` in total; `None` if it has its fair share already.
+    /// Takes one of `most` shares for this principal; `None` if the principal already has its fair part.
     pub(crate) fn take(self: &Arc<Self>, principal: &Arc<str>, most: usize) -> Option<Share> {
         let mut holders = self.holders.lock();
         let held = holders.by_principal.get(principal).map_or(0, |it| it.held);
@@ -44,7 +44,8 @@ impl Shares {
         fair.then(|| self.give(&mut holders, principal))
     }
 
-    /// Takes one more share without the check. Used for streams that have begun already and end by themselves.
+    /// Takes one more share without the check. Used for streams that have already begun and end without the client's
+    /// help.
     pub(crate) fn join(self: &Arc<Self>, principal: &Arc<str>) -> Share {
         self.give(&mut self.holders.lock(), principal)
     }

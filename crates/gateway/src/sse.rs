@@ -152,7 +152,7 @@ impl HttpGateway {
             ..Caller::legacy(scope, principal.id.clone(), session.outbox().clone())
         };
         let gateway = self.gateway.clone();
-        // Ends with its response, its deadline or its session, whichever comes first.
+        // The task ends with the response, the request's deadline or the session, whichever comes first.
         self.tasks.spawn(async move {
             let answer = tokio::select! {
                 answer = gateway.request(&caller, &frame) => answer,

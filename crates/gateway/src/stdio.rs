@@ -51,7 +51,8 @@ pub async fn run(
         let finished = async { while pipe.requests.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, finished).await;
         session.outbox().close();
-        // The writer ends once everything is written. If the client reads nothing, it never does, hence the limit.
+        // The writer ends once everything is written. If the client reads nothing, the writer never ends, so this wait
+        // is limited.
         tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {

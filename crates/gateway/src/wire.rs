@@ -23,7 +23,8 @@ use super::{
     patience::{Phase, Progress},
 };
 
-/// Minimum bytes of a response's piece to be charged. A connection holds only one smaller piece at a time.
+/// Minimum size of a piece of a response that is charged. Smaller pieces are not: a connection holds only one at a
+/// time.
 const MIN_CHARGED_BYTES: usize = 4 << 10;
 
 pub(crate) struct Wire {
@@ -38,7 +39,7 @@ pub(crate) struct Wire {
     begun: AtomicU64,
     /// A request is being answered.
     busy: AtomicBool,
-    /// Its body is awaited.
+    /// Set while the handler waits for more of the request's body.
     pub awaited: AtomicBool,
     left: AtomicBool,
     takeover: Mutex<Option<Takeover>>,
@@ -123,7 +124,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Outboxes of running calls may keep the account alive.
+        // The account may live longer, in the outboxes of running calls, so the unsent bytes are subtracted here.
         self.account.sub(*self.unsent.get_mut());
     }
 }
@@ -179,7 +180,7 @@ impl http_body::Body for Download {
             && let Some(data) = frame.data_ref()
             && !matches!(self.body, Body::Pieces(_))
         {
-            // A body in pieces is a list that a snapshot keeps in memory anyway.
+            // `Body::Pieces` is not charged: its text is a list that a snapshot keeps in memory anyway.
             self.at_work.wire.waits(data.len());
         }
         Poll::Ready(frame)

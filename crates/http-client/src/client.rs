@@ -50,10 +50,10 @@ impl Client {
         self.0.request(request.map(Full::new))
     }
 
-    /// Sends a request and reads its whole response.
+    /// Sends a request and reads the whole response.
     ///
     /// # Errors
-    /// Why there was no response of at most `max` bytes within that time.
+    /// There was no response within the time limit, or it is longer than `max` bytes. The text gives the reason.
     pub async fn fetch(
         &self,
         request: Request<Bytes>,

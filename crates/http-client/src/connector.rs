@@ -34,7 +34,7 @@ impl Connector {
         }
     }
 
-    /// The part that connects without TLS.
+    /// Returns the part that connects without TLS.
     #[must_use]
     pub fn tcp(&self) -> &Tcp {
         &self.tcp

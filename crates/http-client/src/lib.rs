@@ -24,7 +24,8 @@ pub use hyper::body::Incoming;
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Timeout for TCP, over all addresses of a name. Name lookup and TLS may take 10 seconds more.
+    /// Timeout for the TCP connection, in total for all addresses of a name. Name lookup and TLS may take 10 seconds
+    /// more.
     pub connect_timeout: Duration,
     /// Connect only to addresses on the public internet.
     pub public_only: bool,
@@ -35,7 +36,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Connections to servers of any kind, with HTTP/2. `public_only`: their URL does not come from an administrator.
+    /// Options for connections to any address, with HTTP/2. Set `public_only` unless an administrator configured the
+    /// URL.
     #[must_use]
     pub fn guarded(public_only: bool) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! TCP connections to servers. If the URL does not come from an administrator, they go to addresses on the public
-//! internet only, whatever the name resolves to.
+//! TCP connections to servers. If the URL does not come from an administrator, connections go to addresses on the
+//! public internet only, whatever the name resolves to.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use crate::Options;
 
-/// Time for name lookup and TLS, in addition to the TCP timeout.
+/// Timeout for name lookup and TLS, in addition to the TCP timeout.
 const LOOKUP_AND_TLS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Silence on a socket after which the kernel sends a keepalive probe. Streams have no other idle limit.
@@ -40,7 +40,7 @@ impl Tcp {
         let public_only = options.public_only;
         let mut http = HttpConnector::new_with_resolver(Resolver { public_only });
         http.enforce_http(false);
-        // Otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms per call.
+        // Without this option, Nagle's algorithm and delayed acknowledgements cost 40 ms per call.
         http.set_nodelay(true);
         http.set_connect_timeout(Some(options.connect_timeout));
         http.set_keepalive(Some(KEEPALIVE));
@@ -69,7 +69,7 @@ impl Service<Uri> for Tcp {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // The resolver is not used for an address literal in the URL.
+        // The resolver is not called for an address literal in the URL, so check the address here.
         let host = uri.host().unwrap_or_default();
         let literal = host.trim_start_matches('[').trim_end_matches(']');
         let literal = literal.parse::<IpAddr>().ok();

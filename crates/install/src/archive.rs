@@ -4,7 +4,7 @@
 //! entries needs most of a gigabyte. This module reads only the end records and then walks the directory in place.
 //!
 //! Invariant: an accepted file has one directory, which ends where the end records begin and has as many entries as
-//! they declare. The parser uses the same directory and has no reason to fall back to another one.
+//! they declare. So the parser uses the same directory, and does not search for another directory.
 
 pub(super) const MAX_FILES: usize = 50_000;
 

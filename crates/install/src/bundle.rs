@@ -165,7 +165,7 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
     let inside = stage.path().join("bundle");
     extract(file, &inside, MAX_UNPACKED_BYTES)?;
     match fs::rename(&inside, &place) {
-        // Another task was faster.
+        // Another task created the folder first.
         Err(_) if place.is_dir() => Ok(place),
         done => done.map(|()| place).map_err(disk),
     }
@@ -380,7 +380,9 @@ fn template(text: &str, fields: &BTreeMap<String, usize>) -> Result<Template, St
     }
     while let Some((before, after)) = rest.split_once("${") {
         plain.push_str(before);
-        let (name, tail) = after.split_once('}').ok_or("has `${` without an end")?;
+        let (name, tail) = after
+            .split_once('}')
+            .ok_or("has `${` without a closing `}`")?;
         rest = tail;
         match (name, fields.get(name)) {
             ("__dirname", _) => plain.push_str(BUNDLE),

@@ -43,11 +43,12 @@ pub(super) struct Fetcher {
     parsing: Arc<Semaphore>,
 }
 
-/// A response. `stale` is set if it is an old one, and says why.
+/// A response. `stale`: why it comes from the cache although it is old; `None` if it is current.
 pub(super) struct Answer {
     pub(super) json: Value,
     pub(super) stale: Option<String>,
-    /// Must not be held while waiting for another response.
+    /// The permit for a parsed response in memory. Its holder must not wait for another one: all holders could block
+    /// each other.
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -122,19 +123,19 @@ impl Fetcher {
             return Err(format!("{shown}: {}", failed.unwrap_or_default()));
         };
         if failed.is_none() {
-            // Not modified.
+            // The registry answered that the document is unchanged.
             let _ = self.keep(&file, url, cached.etag, &cached.body).await;
         }
         let stale = failed.map(|why| {
             format!(
-                "{shown}: {why}; this is its response from {}",
+                "{shown}: {why}; this is its cached response from {}",
                 ago(cached.age)
             )
         });
         self.answer(&cached.body, stale).await.map(Some)
     }
 
-    /// Parses a response, once few enough others are in memory.
+    /// Parses a response, after waiting until fewer than [`MAX_PARSED_RESPONSES`] are in memory.
     async fn answer(&self, body: &[u8], stale: Option<String>) -> Result<Answer, String> {
         let turn = self.parsing.clone().acquire_owned().await.ok();
         Ok(Answer {

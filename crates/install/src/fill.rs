@@ -1,8 +1,8 @@
 //! Fills values into a plan. The result is an entry for `mcp.json` and the secrets that it refers to.
 //!
 //! Invariants: a value is one argument, or a part of one, whatever its contents. No text from a registry or a value is
-//! expanded as a variable (`${…}`): only secrets are, under names made here. Arguments expose host paths to the sandbox
-//! only from inputs that ask for a path.
+//! expanded as a variable (`${…}`): only references to secrets, whose names this module chooses, are expanded.
+//! Arguments expose host paths to the sandbox only from inputs that ask for a path.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -160,7 +160,10 @@ impl Plan {
 
     fn remote(&self, values: &Values, wrong: &mut Vec<Wrong>) -> Option<(Value, Vec<String>)> {
         let Some(url) = self.url.as_ref().and_then(|url| values.one(url)) else {
-            wrong.push(Wrong::new("/remotes", "has a URL that lacks a value"));
+            wrong.push(Wrong::new(
+                "/remotes",
+                "has a URL with an input that has no value",
+            ));
             return None;
         };
         if !self.may_reach(&url) {
@@ -357,7 +360,7 @@ impl Values {
         for part in template {
             match part {
                 Part::Text(part) => text.push_str(&escaped(part)),
-                // A field with fewer values than others repeats its first one.
+                // A field with too few values repeats its first value.
                 Part::Field(field) => {
                     let values = &self.texts[*field];
                     text.push_str(values.get(index).or(values.first())?);
@@ -367,7 +370,8 @@ impl Values {
         Some(text)
     }
 
-    /// The words of an argument: none if one of its fields has no value, several if one has several.
+    /// The words of an argument. There are none if one of its fields has no value, and several if a field has several
+    /// values.
     fn words(
         &self,
         flag: Option<&str>,

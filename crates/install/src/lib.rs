@@ -5,7 +5,7 @@
 //!   referred to by name and never written out.
 //! - `fetch`: requests to registries, with a cache on disk. `sources`: the registries, including the built-in
 //!   catalogue.
-//! - `bundle`: unpacking MCPB files. `archive`: their limits, checked before anything is parsed.
+//! - `bundle`: unpacking MCPB files. `archive`: limits of MCPB files, checked before anything is parsed.
 //!
 //! Invariants: a registry is not trusted. An entry with anything suspicious is refused as a whole, with the place. Only
 //! validated names and versions are passed to npm, uv or Docker, and nothing to a shell. Texts of an entry are never

@@ -34,7 +34,7 @@ pub enum Kind {
     Remote,
 }
 
-/// One input.
+/// One input of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Field {
     pub(super) name: String,
@@ -46,7 +46,7 @@ pub(crate) struct Field {
     pub(super) placeholder: Option<String>,
     pub(super) choices: Vec<String>,
     pub(super) is_repeated: bool,
-    /// It is part of a URL.
+    /// True if the value is part of a URL.
     pub(super) is_of_url: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) type Template = Vec<Part>;
 /// An argument. It is omitted if one of its fields has no value.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
-    /// Its place in the entry.
+    /// The place of the argument in the entry.
     pub(super) at: String,
     pub(super) flag: Option<String>,
     /// `None`: a flag without a value.
@@ -114,10 +114,10 @@ pub struct Plan {
     pub(super) network: Vec<String>,
     pub(super) volumes: Vec<String>,
     pub(super) notices: Vec<String>,
-    /// It wants to reach all hosts. Granted only for the built-in catalogue.
+    /// True if the entry requests access to all hosts. That is granted only for the built-in catalogue.
     pub(super) wants_all: bool,
     pub(super) is_open: bool,
-    /// Its registry is on this machine, so a server that it names may be, too.
+    /// True if the entry's registry is on this machine, so that a server that it names may be, too.
     pub(super) may_be_local: bool,
 }
 
@@ -302,7 +302,7 @@ impl Plan {
         self.refused.push(Wrong::new(at, why));
     }
 
-    /// Sets the hosts that it may reach, and its volumes.
+    /// Sets the hosts that the server may reach, and its volumes.
     fn permissions(&mut self, document: &Document, identifier: &str) {
         let publisher = &document.meta[PUBLISHER];
         let texts = |value: &Value| -> Vec<String> {
@@ -343,12 +343,13 @@ impl Plan {
         self.network.truncate(MAX_HOSTS);
     }
 
-    /// Applies the trust in the registry that lists the entry. `None`: the built-in catalogue.
+    /// Sets what the entry may do, according to the registry that lists it. `None`: the built-in catalogue, which is
+    /// trusted.
     pub(super) fn listed_by(&mut self, registry: Option<&Url>) {
         self.may_be_local = registry.is_some_and(is_local);
         self.is_open = self.wants_all && registry.is_none();
         if self.wants_all && !self.is_open {
-            let why = "its registry allows all hosts; here it can only reach the named ones";
+            let why = "the entry requests access to all hosts; the server can only reach the hosts that the entry names";
             self.notices.push(why.to_owned());
         }
     }

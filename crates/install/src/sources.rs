@@ -130,7 +130,7 @@ impl Catalogue {
         }
     }
 
-    /// Waits for a turn to install something.
+    /// Waits until another installation may start.
     pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.turns.acquire().await.ok()
     }
@@ -300,7 +300,7 @@ impl Catalogue {
                 cursor = next.map(str::to_owned);
                 if page == MAX_PAGES {
                     found.notices.push(format!(
-                        "registry `{name}` has more: these are its first {} entries",
+                        "registry `{name}` has more matches: these are the first {} entries",
                         found.listings.len()
                     ));
                     break;
@@ -364,23 +364,23 @@ impl Catalogue {
         let (url, max) = (&plan.target, bundle::MAX_FILE_BYTES);
         self.fetcher.download(url, home, max, &mut file).await?;
         let file = file.into_std().await;
-        // After the download, so that a slow source does not delay other bundles.
+        // The permit is taken after the download, so that a slow source does not delay other bundles.
         let turn = tokio::time::timeout(INSPECTION_WAIT, self.inspector.clone().acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
             let waited = INSPECTION_WAIT.as_secs();
             return Err(format!(
-                "cannot be inspected now: others took longer than {waited} s; try again later"
+                "cannot be inspected now: other bundles took longer than {waited} s; try again later"
             ));
         };
         let bundles = self.bundles.clone();
         let unpacked = spawn_blocking(move || {
-            // Held here, because unpacking continues even if the caller is gone.
+            // The permit is moved into this closure, because unpacking continues even if the caller is gone.
             let _turn = turn;
             bundle::unpack_file(&bundles, &sha256, file)
         });
         unpacked
             .await
-            .unwrap_or_else(|_| Err("unpacking it was interrupted".to_owned()))
+            .unwrap_or_else(|_| Err("unpacking the bundle was interrupted".to_owned()))
     }
 }
 
@@ -458,7 +458,7 @@ fn is_web(url: &str) -> bool {
     url.starts_with("https://")
 }
 
-/// The registries to use.
+/// Returns the registries to use.
 fn chosen(known: &BTreeMap<String, String>, asked: Option<&str>) -> Result<Vec<Source>, Error> {
     let of = |name: &str, url: &str| {
         let bad = || Error::Url(url_for_display(url));
@@ -550,7 +550,7 @@ fn readable<'e>(items: impl Iterator<Item = &'e Value>, source: &Source, word: &
     found
 }
 
-/// The entries with this name or this last part of it.
+/// Returns the entries with this name, or with this last part of a name.
 fn matching<'e>(
     items: impl Iterator<Item = &'e Value>,
     source: &Source,

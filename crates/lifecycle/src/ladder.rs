@@ -8,7 +8,7 @@ use super::Rules;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ladder {
-    /// Ends within the window that were followed by an immediate restart. At most as many as are free.
+    /// Recent ends, within [`Rules::RESTART_WINDOW`], that were followed by an immediate restart. At most `free.most`.
     ends: Vec<Instant>,
     /// Index of the current wait.
     rung: Option<usize>,
@@ -33,7 +33,7 @@ impl Ladder {
         self.rung = None;
     }
 
-    /// Counts an end. Returns the index of the wait, or `None` for an immediate restart.
+    /// Counts an end. Returns the index of the wait before the next start, or `None` for an immediate restart.
     pub(super) fn climb(
         &mut self,
         rules: &Rules,
@@ -58,7 +58,7 @@ impl Ladder {
         self.rung
     }
 
-    /// The wait for an index.
+    /// The wait at an index of [`Rules::waits`], with jitter.
     pub(super) fn wait(&mut self, rules: &Rules, rung: usize) -> Duration {
         let whole = rules.waits[rung];
         self.waited = match rules.jitter {
@@ -78,7 +78,7 @@ impl Ladder {
         self.rung
     }
 
-    /// A ladder with this number of ends at this time.
+    /// Creates a ladder with this number of ends at this time.
     #[cfg(test)]
     pub(super) fn fallen(ends: usize, at: Instant) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Ladder {
         }
     }
 
-    /// A ladder that waits.
+    /// Creates a ladder that waits at `rung`.
     #[cfg(test)]
     pub(super) fn on(rules: &Rules, rung: usize) -> Self {
         Self {

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! - Between two [`Action::Launch`] there is an end: [`Event::Ended`], [`Event::Refused`], [`Event::Stopped`], or
+//! - Between two [`Action::Launch`] there is an end event: [`Event::Ended`], [`Event::Refused`], [`Event::Stopped`], or
 //!   [`Event::RuntimeBack`] that found nothing.
 //! - There is at most one timer, and it follows from the state: [`State::timer`].
 //! - An event that has no meaning in a state changes nothing. The table below lists the meanings; a test compares it
@@ -17,10 +17,10 @@
 //!
 //! # Duties of the runner
 //!
-//! - For each launch, exactly one of these end events, once nothing of the instance is left. This includes launches
-//!   that never became ready.
-//! - [`Event::RuntimeLost`] before any end that is only a guess.
-//! - At most one timer: [`Action::SetTimer`] replaces the current one.
+//! - Report exactly one of these end events for each launch, once nothing of the instance is left. This includes
+//!   launches that never became ready.
+//! - Report [`Event::RuntimeLost`] before any end that is only assumed.
+//! - Keep at most one timer: [`Action::SetTimer`] replaces the current one.
 //!
 //! Deliberately absent: tasks, clocks, randomness other than a seed, and calendar times.
 //!
@@ -61,7 +61,7 @@ pub struct State {
 /// The phase of a server, with the data specific to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing runs, because the server is not needed yet or at the moment.
+    /// Nothing runs, because the server is not needed, or not needed yet.
     Idle,
     /// Nothing runs: it was stopped, or it exited and its policy does not restart it.
     Stopped,
@@ -71,17 +71,17 @@ pub enum Phase {
     /// `patient`.
     Starting { patient: bool },
     Running {
-        /// When it became ready or responded again.
+        /// When the server became ready or responded again.
         since: Instant,
         /// Heartbeats missed in a row.
         missed: u32,
     },
-    /// It runs but does not respond to heartbeats.
+    /// The server runs but does not respond to heartbeats.
     Unresponsive,
     /// Nothing runs. It is started at this time.
     Backoff { until: Instant },
     /// Nothing runs. It failed to start too often, so that no attempt is made until this time. After that, a caller who
-    /// needs it triggers one.
+    /// needs the server triggers one.
     Unavailable { until: Instant },
     /// Nothing runs, and waiting alone does not help. The next check is at this time, if a check may help.
     Blocked { until: Option<Instant> },
@@ -112,12 +112,12 @@ pub enum Goal {
 /// The state in which a server was left, for a later run of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// It ran or was due to run.
+    /// The server ran or was due to run.
     Up,
     ByHand,
-    /// It exited with code 0, and its policy did not restart it.
+    /// The server exited with code 0, and its policy did not restart it.
     Finished,
-    /// It crashed, and its policy did not restart it.
+    /// The server crashed, and its policy did not restart it.
     Failed,
 }
 
@@ -127,9 +127,9 @@ pub enum Cause {
     Exit(Exit),
     /// The connection to a remote server ended.
     Closed(String),
-    /// It never ran or never became ready.
+    /// The server never ran or never became ready.
     Start(String),
-    /// It was gone when the runtime responded again.
+    /// The instance was gone when the runtime responded again.
     Lost,
 }
 
@@ -147,19 +147,19 @@ pub enum Event {
         grace: Duration,
     },
     RestartRequested,
-    /// It has been unused for long.
+    /// The server has been unused for the configured time.
     Unused {
         grace: Duration,
     },
-    /// It runs and can be called.
+    /// The server runs and can be called.
     Ready,
-    /// Nothing runs any longer: it exited by itself, or it did not become ready and was removed.
+    /// Nothing runs any longer: the instance exited on its own, or it did not become ready and was removed.
     Ended {
         cause: Cause,
-        /// True if it had answered the initial requests since its launch.
+        /// True if the instance had answered the initial requests since its launch.
         answered: bool,
     },
-    /// Nothing runs: it cannot be started, and waiting alone does not change that.
+    /// Nothing runs: the server cannot be started, and waiting alone does not change that.
     Refused {
         why: String,
         /// Delay until the next check. `None`: a check would not help.
@@ -189,7 +189,7 @@ pub enum Action {
     Launch,
     /// Connect to the existing instance. The result is [`Event::Ready`] or an end.
     Attach,
-    /// Stop the instance or the launch. A later stop can only shorten the time.
+    /// Stop the instance or the launch. A later stop can only shorten the grace period.
     Stop {
         grace: Duration,
     },
@@ -199,7 +199,7 @@ pub enum Action {
     CancelTimer,
     /// Remember this word for the next [`Event::Boot`]. Comes first, since later actions may be cut short.
     Save(&'static str),
-    /// Log it, and record it as an event of the server.
+    /// Log this note, and record it as an event of the server.
     Record(Note),
     /// There will be no further actions.
     End,
@@ -212,16 +212,16 @@ pub enum Note {
     Crashed {
         cause: Cause,
     },
-    /// With code 0.
+    /// The instance exited with code 0.
     Exited,
-    /// It waits before the next attempt. `rung` counts from 1. `ends`: recent ends that were followed by an immediate
-    /// restart.
+    /// The server waits before the next attempt. `rung` counts from 1. `ends`: recent ends that were followed by an
+    /// immediate restart.
     Backoff {
         rung: usize,
         wait: Duration,
         ends: usize,
     },
-    /// It failed to start too often. No attempt is made before the wait is over.
+    /// The server failed to start too often. No attempt is made before the wait is over.
     Unavailable {
         failures: u32,
         wait: Duration,
@@ -231,7 +231,7 @@ pub enum Note {
         why: String,
         again: Option<Duration>,
     },
-    /// It has been stable for this long.
+    /// The server has been stable for this long.
     Recovered {
         after: Duration,
     },
@@ -246,7 +246,7 @@ pub enum Note {
     },
 }
 
-/// Makes a decision. Never fails: the module docs list which events are ignored.
+/// Determines the next state and the actions for an event. Never fails: the module docs list which events are ignored.
 #[must_use]
 pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
     // A timer that fired is over, even if nothing waited for it.
@@ -366,7 +366,7 @@ impl Step {
             (Starting { .. } | Running { .. } | Unresponsive, Event::Ended { cause, answered }) => {
                 self.fell(cause, answered)
             }
-            // The report of another gateway about those behind it may come late.
+            // A gateway may report late which gateways are behind it, and is then refused while it runs.
             (Running { .. } | Unresponsive, Event::Refused { why, again }) => {
                 self.blocked(why, again)
             }
@@ -498,8 +498,8 @@ impl Step {
         Phase::Blocked { until }
     }
 
-    /// Handles an unexpected end. The restart policy is applied first, then the breaker, then a free restart. If none
-    /// is left, the server waits.
+    /// Handles an unexpected end. The restart policy is applied first, then the breaker, then a free restart. If no
+    /// free restart is left, the server waits.
     fn fell(&mut self, cause: Cause, answered: bool) -> Phase {
         let restart = self.state.rules.restart;
         let (again, left) = match &cause {
@@ -540,7 +540,7 @@ impl Step {
             None => self.relaunch(self.state.rules.patient),
             Some(note) => {
                 let Note::Backoff { wait, .. } = note else {
-                    unreachable!("climbing gives nothing else")
+                    unreachable!("`climb` returns no other note")
                 };
                 self.record(note);
                 let until = self.now + wait;
@@ -600,7 +600,7 @@ impl State {
         }
     }
 
-    /// Returns whether it has had no event yet.
+    /// Returns whether the server has had no event yet.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.phase == Phase::Idle && self.last == Last::ByHand

@@ -8,19 +8,19 @@ use model::{Breaker, Declared, Origin, RestartPolicy, ServerSpec, Settings, Star
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub restart: RestartPolicy,
-    /// Heartbeats missed in a row before it counts as unresponsive. 0 counts as 1.
+    /// Heartbeats missed in a row before the server counts as unresponsive. 0 counts as 1.
     pub misses: u32,
     pub free: Free,
-    /// The waits after ends that are not free, in order. The last one repeats.
+    /// The waits after ends without a free restart, in order. The last one repeats.
     pub waits: &'static [Duration],
     /// True if each wait is shortened by up to half, so that servers that crashed together do not restart together.
     pub jitter: bool,
-    /// After running this long without interruption, the server counts as stable, and the waits start from the
+    /// Once the server has run this long without interruption, it counts as stable, and the waits start from the
     /// beginning.
     pub stable: Duration,
-    /// `None`: attempts never end.
+    /// `None`: the attempts never end.
     pub breaker: Option<Breaker>,
-    /// True if it is started only on demand, and stopped when unused.
+    /// True if the server is started only on demand, and stopped when unused.
     pub lazy: bool,
     /// True if callers wait during an immediate restart. Otherwise they are refused.
     pub patient: bool,
@@ -54,7 +54,7 @@ impl Earned {
         }
     }
 
-    /// Returns whether a server that ran longer than its last wait and has earned a free restart does not wait.
+    /// Returns whether an earned free restart skips the wait if the server ran longer than its last wait.
     pub(super) fn forgives(self) -> bool {
         self == Self::Answered
     }
@@ -109,7 +109,7 @@ impl Rules {
 
     /// A registered server, which is kept running.
     pub const REGISTERED: Self = Self {
-        // H09
+        // H09 allows three immediate restarts.
         free: Free {
             most: 3,
             earned: Earned::Always,

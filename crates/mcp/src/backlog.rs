@@ -257,13 +257,13 @@ mod tests {
         assert!(large.add(300 * KIB));
         backlog.settle();
         assert!(!stalled.is_cut(), "there was room");
-        // This exceeds the limit.
+        // This addition exceeds the limit.
         assert!(large.add(200 * KIB));
         backlog.settle();
         assert!(stalled.is_cut());
         assert!([&reading, &small, &large].iter().all(|it| !it.is_cut()));
         assert_eq!(backlog.bytes(), (299 + 20 + 500) * KIB);
-        // A cut-off account no longer counts, whatever is added to it or subtracted from it.
+        // A cut-off account no longer counts, even if bytes are added to it or subtracted from it.
         stalled.sub(300 * KIB);
         assert!(!stalled.add(KIB));
         assert_eq!(backlog.bytes(), 819 * KIB);

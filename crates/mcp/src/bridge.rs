@@ -1,8 +1,8 @@
 //! Translation between the eras: adapts a message so that the other side understands it.
 //!
-//! Pure functions over frames. Messages between peers of the same era are left alone. Translated are the protocol's
-//! `_meta` keys, `resultType`, `ttlMs`, `cacheScope`, `inputResponses`, `requestState`, and error codes that exist in
-//! one era only.
+//! Pure functions over frames. Messages between peers of the same era are left alone. The translation covers the
+//! protocol's `_meta` keys, `resultType`, `ttlMs`, `cacheScope`, `inputResponses`, `requestState`, and error codes that
+//! exist in one era only.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub struct ClientFace {
     pub info: Bytes,
     /// `ClientCapabilities`: JSON text.
     pub capabilities: Bytes,
-    /// The level it set with `logging/setLevel`.
+    /// The log level that the client set with `logging/setLevel`.
     pub log_level: Option<&'static str>,
 }
 
@@ -413,23 +413,18 @@ mod tests {
         for (text, expect) in [
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#,
-                format!(
-                    r#"{{"params":{{"_meta":{{{added}}}}},"jsonrpc":"2.0","id":1,"method":"m"}}"#
-                ),
+                r#"{"params":{"_meta":{ADDED}},"jsonrpc":"2.0","id":1,"method":"m"}"#,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1}}"#,
-                format!(
-                    r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added}}},"a":1}}}}"#
-                ),
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{ADDED},"a":1}}"#,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":2}}}"#,
-                format!(
-                    r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added},"x":2}}}}}}"#
-                ),
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{ADDED,"x":2}}}"#,
             ),
         ] {
+            let expect = expect.replace("ADDED", added);
             assert_eq!(up(text, Era::Legacy, Era::Modern), expect);
             assert_eq!(up(text, Era::Legacy, Era::Legacy), text);
         }
@@ -450,39 +445,27 @@ mod tests {
 
     #[test]
     fn results_are_completed_and_stripped() {
-        let down = |text, client, server, asked| {
+        let check = |asked, client, server, text, expect: &str| {
             let frame = frame(text);
             let mut splice = Splice::new();
             response_down(&frame, client, server, asked, &mut splice);
-            String::from_utf8(splice.apply(frame.text()).to_vec()).expect("utf-8")
+            assert_eq!(splice.apply(frame.text()), expect);
         };
-        assert_eq!(
-            down(
+        for (text, expect) in [
+            (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[]}}"#,
-                Era::Modern,
-                Era::Legacy,
-                "resources/read"
+                r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}}"#,
             ),
-            r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}}"#
-        );
-        assert_eq!(
-            down(
-                r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"x":1}}"#,
-                Era::Legacy,
-                Era::Modern,
-                "tools/call"
-            ),
-            r#"{"jsonrpc":"2.0","id":1,"result":{"x":1}}"#
-        );
-        assert_eq!(
-            down(
+            (
                 r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"gone"}}"#,
-                Era::Modern,
-                Era::Legacy,
-                "resources/read"
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"gone"}}"#,
             ),
-            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"gone"}}"#
-        );
+        ] {
+            check("resources/read", Era::Modern, Era::Legacy, text, expect);
+        }
+        let text = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"x":1}}"#;
+        let expect = r#"{"jsonrpc":"2.0","id":1,"result":{"x":1}}"#;
+        check("tools/call", Era::Legacy, Era::Modern, text, expect);
     }
 
     #[test]

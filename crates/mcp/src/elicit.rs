@@ -121,25 +121,14 @@ mod tests {
 
     #[test]
     fn errors_say_what_has_to_be_opened() {
-        for (text, expect) in [
-            (
-                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","url":"u"},{"mode":"form"}]}}}"#,
-                vec![r#"{"mode":"url","url":"u"}"#],
-            ),
-            (
-                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m"}}"#,
-                vec![],
-            ),
-            (
-                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32041,"message":"m","data":{"elicitations":[{"mode":"url"}]}}}"#,
-                vec![],
-            ),
-            (
-                r#"{"jsonrpc":"2.0","id":1,"result":{"code":-32042}}"#,
-                vec![],
-            ),
+        let asks = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","url":"u"},{"mode":"form"}]}}}"#;
+        assert_eq!(required(&frame(asks)), [r#"{"mode":"url","url":"u"}"#]);
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32041,"message":"m","data":{"elicitations":[{"mode":"url"}]}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"code":-32042}}"#,
         ] {
-            assert_eq!(required(&frame(text)), expect, "{text}");
+            assert!(required(&frame(text)).is_empty(), "{text}");
         }
     }
 

@@ -20,7 +20,7 @@ pub enum Kind {
     Error,
 }
 
-/// Keys of the envelope. Other spellings of them are refused, because parsers disagree about those.
+/// Keys of the envelope. Other spellings of these keys are refused, because parsers disagree about them.
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 /// Keys of `params` that routing or the bridge use, in the order of [`Param`]. Other spellings are refused.
 const ROUTED: [&str; 8] = [
@@ -146,7 +146,8 @@ impl Frame {
             Ok(()) => None,
             Err(fault @ Fault::DuplicateKey(_)) => Some(fault),
             Err(fault) => {
-                // A request then gets the id null (JSON-RPC 2.0 section 5). A response ends the call that it answers.
+                // A request that cannot be parsed is answered with the id null (JSON-RPC 2.0 section 5). A response
+                // ends the call that it answers.
                 let id = answered(&text).map(|id| text.slice(id));
                 return Err(Invalid {
                     reason: fault.into(),
@@ -443,7 +444,7 @@ impl Frame {
 struct Found {
     /// The values of [`ENVELOPE`].
     envelope: [Option<Span>; ENVELOPE.len()],
-    /// The first key that is another spelling of one of them.
+    /// The first key that is another spelling of an [`ENVELOPE`] key.
     folded: Option<Reason>,
     /// The values of [`ROUTED`] in `params`.
     routed: [(u32, u32); ROUTED.len()],
@@ -589,55 +590,28 @@ mod tests {
 
     #[test]
     fn refuses_with_the_reason_and_the_id() {
-        let check = |text: &'static str, reason: &str, id: Option<&'static [u8]>| {
+        // Columns: id, reason, message.
+        let table = r#"
+            - | a JSON-RPC message is an object | []
+            4 | duplicate key "result" | {"jsonrpc":"2.0","id":4,"result":{},"result":{}}
+            4 | key "Method" must be written "method" | {"jsonrpc":"2.0","id":4,"method":"a","Method":"b"}
+            4 | key "paramſ" must be written "params" | {"jsonrpc":"2.0","id":4,"method":"a","paramſ":{}}
+            4 | key "Name" must be written "name" | {"jsonrpc":"2.0","id":4,"method":"a","params":{"Name":"b"}}
+            4 | `jsonrpc` must be "2.0" | {"jsonrpc":"1.0","id":4,"method":"a"}
+            - | `id` must be a string or an integer | {"jsonrpc":"2.0","id":1.5,"method":"a"}
+            1 | `params` must be an object | {"jsonrpc":"2.0","id":1,"method":"a","params":[]}
+            1 | a message needs `method`, or `id` with `result` or `error` | {"jsonrpc":"2.0","id":1}
+        "#;
+        for row in table.trim().lines() {
+            let columns: Vec<&str> = row.trim().split(" | ").collect();
+            let [id, reason, text] = columns[..] else {
+                panic!("{row}");
+            };
             let invalid = parse(text).expect_err(text);
-            assert_eq!(
-                (invalid.reason.to_string().as_str(), invalid.id.as_deref()),
-                (reason, id),
-                "{text}"
-            );
-        };
-        check("[]", "a JSON-RPC message is an object", None);
-        check(
-            r#"{"jsonrpc":"2.0","id":4,"result":{},"result":{}}"#,
-            r#"duplicate key "result""#,
-            Some(b"4"),
-        );
-        check(
-            r#"{"jsonrpc":"2.0","id":4,"method":"a","Method":"b"}"#,
-            r#"key "Method" must be written "method""#,
-            Some(b"4"),
-        );
-        check(
-            r#"{"jsonrpc":"2.0","id":4,"method":"a","paramſ":{}}"#,
-            r#"key "paramſ" must be written "params""#,
-            Some(b"4"),
-        );
-        check(
-            r#"{"jsonrpc":"2.0","id":4,"method":"a","params":{"Name":"b"}}"#,
-            r#"key "Name" must be written "name""#,
-            Some(b"4"),
-        );
-        check(
-            r#"{"jsonrpc":"1.0","id":4,"method":"a"}"#,
-            "`jsonrpc` must be \"2.0\"",
-            Some(b"4"),
-        );
-        check(
-            r#"{"jsonrpc":"2.0","id":1.5,"method":"a"}"#,
-            "`id` must be a string or an integer",
-            None,
-        );
-        check(
-            r#"{"jsonrpc":"2.0","id":1,"method":"a","params":[]}"#,
-            "`params` must be an object",
-            Some(b"1"),
-        );
-        check(
-            r#"{"jsonrpc":"2.0","id":1}"#,
-            "a message needs `method`, or `id` with `result` or `error`",
-            Some(b"1"),
-        );
+            assert_eq!(invalid.reason.to_string(), reason, "{text}");
+            let id = (id != "-").then_some(id.as_bytes());
+            assert_eq!(invalid.id.as_deref(), id, "{text}");
+        }
     }
 
     #[test]
@@ -656,7 +630,7 @@ mod tests {
             "]".repeat(99)
         );
         check(deep.as_bytes(), Some(b"4"));
-        // Requests, truncated texts, and contradictory ones.
+        // Requests, truncated texts and contradictory texts have no usable id.
         check(b"{\"id\":4,\"method\":\"\xff\"}", None);
         check(b"{\"id\":4,\"result\":\"\xff\",\"method\":\"a\"}", None);
         check(b"{\"id\":4,\"id\":5,\"result\":\"\xff\"}", None);

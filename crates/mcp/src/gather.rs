@@ -295,7 +295,7 @@ mod tests {
                 }
                 assert_eq!(gather.len(), length);
                 assert!(gather.take() == text[..length], "{length} by {size}");
-                // Nothing of it remains for the next text.
+                // Nothing of this text remains when the next one is gathered.
                 gather.push(&text[..length]).expect("it fits again");
                 assert!(gather.take() == text[..length]);
             }

@@ -179,7 +179,7 @@ fn printed(value: &[u8]) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The integer value of a number, also if it is written as `42.0` or `4.2e1`.
+/// The integer value of a number, even if it is written as `42.0` or `4.2e1`.
 fn integer(text: &str) -> Option<i64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -374,41 +374,26 @@ mod tests {
         };
         let one = |inner: &str| format!("{{\"properties\":{{\"a\":{inner}}}}}");
         check("{}", Ok(0));
-        check(&one(r#"{"type":"string","x-mcp-header":"Region"}"#), Ok(1));
-        check(
-            &one(r#"{"type":"integer","x-mcp-header":"!#$%&'*+-.^_`|~"}"#),
-            Ok(1),
-        );
-        check(
-            &one(r#"{"type":["boolean","null"],"x-mcp-header":"R"}"#),
-            Ok(1),
-        );
-        check(
-            &one(r#"{"type":"object","properties":{"b":{"type":"string","x-mcp-header":"R"}}}"#),
-            Ok(1),
-        );
-        check(
-            r#"{"properties":{"x-mcp-header":{"type":"object"}}}"#,
-            Ok(0),
-        );
-        check(
-            &one(r#"{"type":"string","default":{"x-mcp-header":1}}"#),
-            Ok(0),
-        );
-        check(
-            &one(r#"{"type":"string","x-mcp\u002dheader":"A b"}"#),
-            Err("not a valid header name"),
-        );
-        for bad in ["", "A b", "A:b", "Ä", "a\\r\\nb", "a/b"] {
-            let schema = one(&format!(
-                "{{\"type\":\"string\",\"x-mcp-header\":\"{bad}\"}}"
-            ));
-            check(&schema, Err("not a valid header name"));
+        for inner in [
+            r#"{"type":"string","x-mcp-header":"Region"}"#,
+            r#"{"type":"integer","x-mcp-header":"!#$%&'*+-.^_`|~"}"#,
+            r#"{"type":["boolean","null"],"x-mcp-header":"R"}"#,
+            r#"{"type":"object","properties":{"b":{"type":"string","x-mcp-header":"R"}}}"#,
+        ] {
+            check(&one(inner), Ok(1));
         }
-        check(
-            &one(r#"{"type":"string","x-mcp-header":7}"#),
-            Err("must be a string"),
-        );
+        let property = r#"{"properties":{"x-mcp-header":{"type":"object"}}}"#;
+        check(property, Ok(0));
+        let default = r#"{"type":"string","default":{"x-mcp-header":1}}"#;
+        check(&one(default), Ok(0));
+        let escaped = r#"{"type":"string","x-mcp\u002dheader":"A b"}"#;
+        check(&one(escaped), Err("not a valid header name"));
+        for bad in ["", "A b", "A:b", "Ä", "a\\r\\nb", "a/b"] {
+            let inner = format!("{{\"type\":\"string\",\"x-mcp-header\":\"{bad}\"}}");
+            check(&one(&inner), Err("not a valid header name"));
+        }
+        let number = r#"{"type":"string","x-mcp-header":7}"#;
+        check(&one(number), Err("must be a string"));
         for kind in [
             r#""number""#,
             r#""object""#,
@@ -419,10 +404,8 @@ mod tests {
             let schema = one(&format!("{{\"type\":{kind},\"x-mcp-header\":\"R\"}}"));
             check(&schema, Err("not a string, integer or boolean"));
         }
-        check(
-            &one(r#"{"x-mcp-header":"R"}"#),
-            Err("not a string, integer or boolean"),
-        );
+        let untyped = one(r#"{"x-mcp-header":"R"}"#);
+        check(&untyped, Err("not a string, integer or boolean"));
         check(
             r#"{"properties":{"a":{"type":"string","x-mcp-header":"R"},"b":{"type":"string","x-mcp-header":"r"}}}"#,
             Err("twice"),
@@ -500,36 +483,26 @@ mod tests {
                 }
             };
         check("{}", &[], None);
-        check(r#"{"s":"x"}"#, &[("mcp-param-s", "x")], None);
-        check(r#"{"s":"é"}"#, &[("mcp-param-s", "=?base64?w6k=?=")], None);
         check(r#"{"s":"x"}"#, &[], Some("missing"));
-        check(
-            r#"{"s":"x"}"#,
-            &[("mcp-param-s", "y")],
-            Some("does not match"),
-        );
-        check(r#"{"s":null}"#, &[("mcp-param-s", "y")], Some("no value"));
-        check(
-            r#"{"s":"x"}"#,
-            &[("mcp-param-s", "=?base64?eA?=")],
-            Some("invalid"),
-        );
-        check(r#"{"n":42}"#, &[("mcp-param-n", "42.0")], None);
-        check(
-            r#"{"n":42}"#,
-            &[("mcp-param-n", "+42")],
-            Some("does not match"),
-        );
-        check(
-            r#"{"n":42}"#,
-            &[("mcp-param-n", "43")],
-            Some("does not match"),
-        );
-        check(
-            r#"{"o":{"b":false}}"#,
-            &[("mcp-param-b", "False")],
-            Some("does not match"),
-        );
+        let differs = Some("does not match");
+        for (arguments, name, value, expect) in [
+            (r#"{"s":"x"}"#, "mcp-param-s", "x", None),
+            (r#"{"s":"é"}"#, "mcp-param-s", "=?base64?w6k=?=", None),
+            (r#"{"s":"x"}"#, "mcp-param-s", "y", differs),
+            (r#"{"s":null}"#, "mcp-param-s", "y", Some("no value")),
+            (
+                r#"{"s":"x"}"#,
+                "mcp-param-s",
+                "=?base64?eA?=",
+                Some("invalid"),
+            ),
+            (r#"{"n":42}"#, "mcp-param-n", "42.0", None),
+            (r#"{"n":42}"#, "mcp-param-n", "+42", differs),
+            (r#"{"n":42}"#, "mcp-param-n", "43", differs),
+            (r#"{"o":{"b":false}}"#, "mcp-param-b", "False", differs),
+        ] {
+            check(arguments, &[(name, value)], expect);
+        }
         check(
             r#"{"s":"x"}"#,
             &[("mcp-param-s", "x"), ("mcp-param-s", "x")],

@@ -80,7 +80,7 @@ pub struct LineReader<R> {
     inner: R,
     /// Bytes read but not used yet.
     buffer: BytesMut,
-    /// The leading bytes of `buffer` that contain no line break.
+    /// Number of bytes at the beginning of `buffer` that contain no line break.
     scanned: usize,
     /// The beginning of the line that continues in `buffer`.
     line: Gather,
@@ -159,7 +159,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Copies the bytes read past a long line, so that they do not keep the memory of a long read.
+    /// Moves the bytes read past a long line to a new buffer, so that they do not keep the memory of a long read.
     fn forget_room(&mut self) {
         self.buffer = BytesMut::from(&self.buffer[..]);
     }

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(backlog.bytes(), 60 << 10);
         assert!(outbox.next().await.is_some());
         assert_eq!(backlog.bytes(), 40 << 10);
-        // Another client needs the room.
+        // Another client needs the memory.
         assert!(other.add(30 << 10));
         backlog.settle();
         assert!(one.is_cut());

@@ -27,8 +27,8 @@ pub struct OidcSettings {
 /// Grants a role to users with a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRule {
-    /// The name or the dotted path (`realm_access.roles`) of a claim, and the values of which it must have or contain
-    /// one. `None`: matches all users.
+    /// The name or the dotted path (`realm_access.roles`) of a claim, and the accepted values: the claim must equal or
+    /// contain one of them. `None`: matches all users.
     pub claim: Option<(String, BTreeSet<String>)>,
     pub role: Role,
     /// The projects in which the role applies. If empty: all projects.

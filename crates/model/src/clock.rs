@@ -28,7 +28,7 @@ pub fn ahead() -> i64 {
 /// equal.
 pub fn agree(database: SystemTime, before: SystemTime, after: SystemTime) {
     let (least, most) = (micros(database, after), micros(database, before));
-    // Otherwise this machine's clock was set during the reading.
+    // If `least` is greater than `most`, this machine's clock was set during the reading.
     if least <= most && !(least..=most).contains(&ahead()) {
         AHEAD.store(least.midpoint(most), Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ mod tests {
         let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let second = 1_000_000;
         for (database, before, after, expect) in [
-            // May be the same clock.
+            // The two clocks may agree.
             (at(1000), at(999), at(1001), 0),
             (at(1300), at(1000), at(1002), 299 * second),
             (at(1300), at(1002), at(1008), 295 * second),

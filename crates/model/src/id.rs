@@ -141,7 +141,8 @@ impl ToolRef {
 }
 
 impl ServerKey {
-    /// The name where servers of several projects appear together: `project/server`, which is never a configured name.
+    /// The name used where servers of several projects are listed together: `project/server`, which is never a
+    /// configured name.
     #[must_use]
     pub fn qualified(&self) -> ServerName {
         match &self.owner {

@@ -199,7 +199,7 @@ impl Pair<'_> {
     }
 }
 
-/// Pairs on their way to unique names.
+/// Pairs of server and tool, with the names that they have so far.
 struct Ladder<'a> {
     pairs: Vec<Pair<'a>>,
     labels: &'a Labels<'a>,
@@ -221,7 +221,8 @@ impl<'a> Ladder<'a> {
             let name = native(pair.native);
             let is_free = match labels.owner(&name) {
                 None => true,
-                // Another tool of this server may need the name one day.
+                // The name belongs to a server. It is free only for a tool of that server, unless another of its tools
+                // needs it.
                 Some((owner, rest)) => {
                     let native = &NativeName::new(rest);
                     let server = pair.server;

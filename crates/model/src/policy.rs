@@ -212,7 +212,7 @@ words! {
     StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
 }
 
-/// The circuit breaker for a project's server that fails to start (P12).
+/// The circuit breaker for a project's server that fails to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     /// Consecutive failed starts. 0 counts as 1.

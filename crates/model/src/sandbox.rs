@@ -35,7 +35,7 @@ pub struct Sandbox {
 pub struct Port {
     /// The port inside the sandbox.
     pub inside: u16,
-    /// The published port on the host's loopback address. `None`: one that is chosen and kept.
+    /// The published port on the host's loopback address. `None`: Toolwharf chooses a port and keeps it.
     pub host: Option<u16>,
 }
 
@@ -48,7 +48,7 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// Resource limits of a server (H16, H17).
+/// Resource limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimits {
     /// Thousandths of a core.
@@ -108,7 +108,7 @@ impl ResourceLimits {
 }
 
 impl Default for ResourceLimits {
-    /// H16: half a core, 512 MiB of memory, 1 GiB of disk.
+    /// Half a core, 512 MiB of memory, 1 GiB of disk.
     fn default() -> Self {
         Self {
             cpu_millis: 500,

@@ -262,8 +262,8 @@ impl ServerSpec {
         self.redact(&self.origin.target())
     }
 
-    /// 1 for a registered server on standard input and output (H07). 64 for all others: as many as a single client
-    /// might send.
+    /// 1 for a registered server on standard input and output. 64 for all others: as many as a single client might
+    /// send.
     #[must_use]
     pub fn max_concurrency_or_default(&self) -> u32 {
         let has_streams = || self.launch().is_some_and(|it| it.reach == Reach::Streams);
@@ -323,7 +323,7 @@ mod tests {
                 r#"{"x":"[secret]"} [secret]"#,
             ),
             (r#"{"x":"\"odd\""}"#, r#"{"x":"[secret]"}"#),
-            // JSON as a text in JSON, as many tools return.
+            // This is JSON inside a JSON string, as many tools return it.
             (
                 r#"{"t":"{\"x\":\"<tea\\\"pot>\"}"}"#,
                 r#"{"t":"{\"x\":\"<[secret]>\"}"}"#,

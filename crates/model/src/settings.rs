@@ -45,7 +45,7 @@ pub struct Settings {
     pub logins: BTreeMap<String, Login>,
     /// Client extensions that are announced to shared servers, by name. The settings are JSON text.
     pub extensions: BTreeMap<String, String>,
-    /// For servers without their own.
+    /// The circuit breaker for servers that do not set their own.
     pub breaker: Breaker,
     pub defaults: Defaults,
     pub limits: Limits,
@@ -285,7 +285,7 @@ pub enum RunBy {
     /// Each replica that needs it.
     #[default]
     Each,
-    /// The first replica that needs it. The others use it there.
+    /// The first replica that needs it. The other replicas use it on that one.
     One,
 }
 

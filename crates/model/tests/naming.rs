@@ -32,21 +32,15 @@ fn check(policy: NamingPolicy, servers: &[(&str, &[&str])], expect: &[&str]) {
 use NamingPolicy::{AlwaysPrefix, LastWins, PrefixOnConflict, Preserve};
 
 #[test]
-fn prefix_on_conflict_leaves_the_rest_alone() {
+fn names_are_prefixed_on_conflict() {
     check(
         PrefixOnConflict,
         &[("a", &["read", "only_a"]), ("b", &["read", "only-b"])],
         &["a__read", "only_a", "b__read", "only-b"],
     );
-}
-
-#[test]
-fn always_prefix_prefixes_one_server_too() {
+    // `AlwaysPrefix` also applies to a single server.
     check(AlwaysPrefix, &[("a", &["x", "y"])], &["a__x", "a__y"]);
-}
-
-#[test]
-fn a_name_listed_twice_by_one_server_counts_once() {
+    // A name that one server lists twice counts once.
     for policy in [PrefixOnConflict, LastWins, Preserve] {
         check(policy, &[("a", &["x", "x"])], &["x"]);
     }
@@ -59,10 +53,7 @@ fn illegal_characters_are_replaced_and_marked() {
         &[("a", &["get.weather", "get/weather", ""])],
         &["get_weather_5052bc33", "get_weather_1af9ba9f", "_af5570f5"],
     );
-}
-
-#[test]
-fn the_same_illegal_name_of_two_servers_is_a_clash() {
+    // If two servers list the same illegal name, the names clash.
     check(
         PrefixOnConflict,
         &[("a", &["x.y"]), ("b", &["x.y"])],
@@ -77,7 +68,7 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
         &[("a", &["x"]), ("b", &["x"]), ("c", &["a__x"])],
         &["a__x", "b__x", "c__a__x"],
     );
-    // Even if the owner has no such tool, and also if its names are not prefixed.
+    // This holds even if the owner has no such tool, or if its names are not prefixed.
     for policy in [PrefixOnConflict, LastWins] {
         check(
             policy,
@@ -93,7 +84,8 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
     );
 }
 
-/// Otherwise the name would lead to another tool as soon as its owner needs it.
+/// A name with the prefix of another server is never given away. Otherwise the name would lead to another tool as soon
+/// as its owner needs it.
 #[test]
 fn preserve_gives_no_server_what_belongs_to_another() {
     check(Preserve, &[("b", &[]), ("bx", &["b__y"])], &["bx__b__y"]);
@@ -116,7 +108,7 @@ fn always_prefix_cannot_be_captured() {
         &servers,
         &["a_b_env_d1644340891ed72b", "a__x", "a__b__env"],
     );
-    // Nor by later servers, nor by names that only look the same after replacement.
+    // Later servers cannot capture a name either, nor can names that only look the same after replacement.
     for env in [&["env"][..], &[]] {
         let names = input(&[("a", &["b__env", "b__e.nv"]), ("a__b", env), ("a_", &["b"])]);
         let names = naming::assign(&names, AlwaysPrefix).unwrap();
@@ -149,32 +141,21 @@ fn long_names_are_cut_to_64() {
 
 #[test]
 fn last_wins_tells_what_was_replaced() {
-    let names = naming::assign(
-        &input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["x"])]),
-        LastWins,
-    )
-    .unwrap();
+    let servers = input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["x"])]);
+    let names = naming::assign(&servers, LastWins).unwrap();
     assert_eq!(exposed(&names), ["y", "x"]);
-    let replaced: Vec<_> = names
-        .replaced
-        .iter()
-        .map(|r| (r.native.as_str(), r.loser.as_str(), r.winner.as_str()))
-        .collect();
-    assert_eq!(replaced, [("x", "a", "c"), ("x", "b", "c")]);
+    let replaced = names.replaced.iter();
+    let replaced = replaced.map(|r| (r.native.as_str(), r.loser.as_str(), r.winner.as_str()));
+    assert!(replaced.eq([("x", "a", "c"), ("x", "b", "c")]));
 }
 
 #[test]
 fn preserve_keeps_illegal_names_and_reports_clashes() {
     check(Preserve, &[("a", &["x.y"]), ("b", &["z"])], &["x.y", "z"]);
-    let err = naming::assign(
-        &input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["y"])]),
-        Preserve,
-    )
-    .unwrap_err();
-    assert_eq!(
-        err.to_string(),
-        "servers `a` and `b` both offer `x`; servers `a` and `c` both offer `y`"
-    );
+    let servers = input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["y"])]);
+    let clashes = naming::assign(&servers, Preserve).unwrap_err();
+    let expected = "servers `a` and `b` both offer `x`; servers `a` and `c` both offer `y`";
+    assert_eq!(clashes.to_string(), expected);
 }
 
 fn mapping(names: &Assignment) -> BTreeMap<(String, String), String> {
@@ -238,8 +219,8 @@ fn alone(tool: &str, policy: NamingPolicy) -> String {
 }
 
 proptest! {
-    /// Whatever a server lists, the names of others still lead to the same tools or to nothing, and change only as the
-    /// policy allows.
+    /// Whatever one server lists, the names of other servers still lead to the same tools or to nothing, and change
+    /// only as the policy allows.
     #[test]
     fn no_server_takes_a_name_of_another(
         servers in any_input(),

@@ -70,13 +70,13 @@ pub async fn exchange(
     if !discovery.scopes.is_empty() {
         form.push(("scope", discovery.scopes.join(" ")));
     }
-    let there = Discovery {
+    let idp_discovery = Discovery {
         resource: None,
         scopes: Vec::new(),
         dpop: false,
         metadata,
     };
-    let (response, _) = post(http, &there, &client, &Login::default(), form, None).await?;
+    let (response, _) = post(http, &idp_discovery, &client, &Login::default(), form, None).await?;
     if !response.status().is_success() {
         let (_, said) = refusal(&response);
         let issuer = excerpt(&idp.issuer);

@@ -68,7 +68,7 @@ impl Callback {
     /// The redirect comes from another issuer or contains no code, or the user or the issuer refused.
     pub fn code(self, metadata: &Metadata) -> Result<String, Error> {
         let wrong = |what: String| Err(Error::new(Code::WrongRedirect, what));
-        // Checked before any other parameter is trusted, including an error (RFC 9207, 2.4).
+        // The issuer is checked before any other parameter is trusted, including an error (RFC 9207, 2.4).
         match &self.iss {
             Some(iss) if *iss != metadata.issuer => {
                 let (iss, issuer) = (excerpt(iss), excerpt(&metadata.issuer));
@@ -161,7 +161,7 @@ impl Attempt {
             more.push(("scope", &*scopes));
         }
         if asked.scopes.iter().any(|scope| scope == "offline_access") {
-            // OpenID Connect Core 1.0, 11: offline access is ignored without it.
+            // OpenID Connect Core 1.0, 11: offline access is ignored without `prompt=consent`.
             more.push(("prompt", "consent"));
         }
         more.extend(asked.resource.as_deref().map(|it| ("resource", it)));

@@ -32,7 +32,7 @@ impl Challenge {
                 return challenge;
             }
             let Some(value) = after.trim_start().strip_prefix('=') else {
-                // A scheme. The following parameters belong to it.
+                // This word is a scheme. The following parameters belong to it.
                 let is_dpop = name.eq_ignore_ascii_case("dpop");
                 challenge.is_dpop |= is_dpop;
                 is_ours = is_dpop || name.eq_ignore_ascii_case("bearer");

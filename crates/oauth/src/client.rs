@@ -24,7 +24,7 @@ pub struct Client {
     pub redirect_uri: Option<String>,
     /// When the secret expires, in seconds since 1970.
     pub expires_at: Option<i64>,
-    /// The scopes it was registered for. Issuers refuse others.
+    /// The scopes that the client was registered for. Issuers refuse other scopes.
     #[serde(default)]
     pub scopes: Vec<String>,
 }
@@ -80,8 +80,8 @@ fn with_secret(metadata: &Metadata) -> ClientAuth {
     }
 }
 
-/// Chooses the client: that of the entry, our metadata document, the registered one (`known`), or a new registration if
-/// the registered one has expired or lacks a scope.
+/// Chooses the client: the one in the entry, our metadata document, the registered one (`known`), or a new registration
+/// if the registered one has expired or lacks a scope.
 ///
 /// # Errors
 /// No client is available, or the issuer refuses the registration.
@@ -97,7 +97,7 @@ pub async fn identify(
         return Ok(Client::of_entry(id, login, metadata));
     }
     if !login.grant.needs_person() {
-        let what = "a grant without a person needs a `clientId` in the entry's `login`";
+        let what = "this `grant` needs a client that the issuer knows: register one there by hand, and set `clientId` in the entry's `login`";
         return Err(Error::new(Code::NoClient, what));
     }
     if metadata.client_id_metadata_document_supported
@@ -123,10 +123,10 @@ pub async fn identify(
             scopes.push(scope.clone());
         }
     }
-    let is_of_use = |client: &Client| {
+    let is_usable = |client: &Client| {
         scopes.len() == before && client.expires_at.is_none_or(|end| end > crate::now() + 60)
     };
-    match known.filter(is_of_use) {
+    match known.filter(is_usable) {
         Some(client) => Ok(client),
         None => register(http, discovery, identity, scopes).await,
     }
@@ -150,7 +150,7 @@ async fn register(
     let issuer = excerpt(&metadata.issuer);
     if metadata.registration_endpoint.is_none() {
         let what = format!(
-            "the issuer {issuer} registers nobody by itself: register a client there with the redirect URI {}, and set \
+            "the issuer {issuer} does not support client registration: register a client there with the redirect URI {}, and set \
              `clientId` in the entry's `login`",
             identity.redirect_uri
         );
@@ -162,7 +162,8 @@ async fn register(
     )?;
     let methods = metadata.token_endpoint_auth_methods_supported.as_deref();
     let supports = |name: &str| methods.is_some_and(|all| all.iter().any(|it| it == name));
-    // A secret on a user's machine is not confidential, so PKCE does the work.
+    // A secret on a user's machine is not confidential, so a client without one is preferred. PKCE protects its
+    // sign-ins.
     let wanted = match methods {
         _ if supports("none") => ClientAuth::None,
         _ => with_secret(metadata),

@@ -92,7 +92,8 @@ pub async fn discover_issuer(http: &dyn Http, login: &Login) -> Result<Discovery
     })
 }
 
-/// The scopes to request: those of the entry and of the challenge. If both are empty, all scopes that the server lists.
+/// The scopes to request: the scopes of the entry and of the challenge. If there are none, all scopes that the server
+/// lists.
 fn scopes(
     login: &Login,
     challenge: &Challenge,
@@ -121,7 +122,7 @@ async fn protected(
     let mut places = Vec::new();
     match &challenge.resource_metadata {
         Some(named) => {
-            // May be relative to the server's URL.
+            // The metadata's URL may be relative to the server's URL.
             let named = server
                 .join(named)
                 .map_or_else(|_| named.clone(), String::from);
@@ -199,11 +200,11 @@ pub fn well_known(issuer: &Url) -> Vec<Url> {
     places
 }
 
-/// Fetches an issuer's metadata from the first URL that has it. `mismatch`: the error's text for metadata at this URL
-/// that names this other issuer.
+/// Fetches an issuer's metadata from the first URL that has it. `mismatch` returns the error text for metadata at a URL
+/// that names another issuer.
 ///
 /// # Errors
-/// No URL has usable metadata, or the first metadata found is for another issuer than exactly `issuer`.
+/// No URL has usable metadata, or the first metadata found does not name exactly `issuer`.
 pub async fn first_of(
     http: &dyn Http,
     issuer: &str,

@@ -20,7 +20,7 @@ use crate::{now, request::random};
 
 /// The header with the nonce that an issuer or a server requires in proofs (RFC 9449, 8 and 9).
 pub const NONCE: &str = "dpop-nonce";
-/// The error for a proof without it.
+/// The error code for a proof without the required nonce.
 pub const WANTS_NONCE: &str = "use_dpop_nonce";
 /// The only algorithm of our keys.
 pub(crate) const ALGORITHM: &str = "ES256";

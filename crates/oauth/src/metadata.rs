@@ -59,7 +59,7 @@ impl Metadata {
             authorization_endpoint: Some(endpoints.authorize.clone()),
             token_endpoint: Some(endpoints.token.clone()),
             device_authorization_endpoint: endpoints.device.clone(),
-            // An issuer without PKCE support ignores it.
+            // An issuer without PKCE support ignores the PKCE parameters.
             code_challenge_methods_supported: Some(vec!["S256".into()]),
             ..Self::default()
         }

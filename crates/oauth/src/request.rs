@@ -76,7 +76,7 @@ pub fn parsed<T: DeserializeOwned>(url: &Url, response: &Response<Bytes>) -> Res
         return Err(unreadable(url, &format!("it answered HTTP {status}")));
     }
     let read = serde_json::from_slice(response.body());
-    let why = "its response is not the JSON document that is expected there";
+    let why = "its response is not the JSON document that is expected";
     read.map_err(|_| unreadable(url, why))
 }
 

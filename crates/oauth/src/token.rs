@@ -66,7 +66,7 @@ pub async fn refresh(
     ];
     let key = tokens.key.clone();
     let mut fresh = bound(http, discovery, client, login, form, Code::Refused, key).await?;
-    // Omitted by an issuer that does not rotate refresh tokens (RFC 6749, 6).
+    // An issuer that does not rotate refresh tokens omits the new one (RFC 6749, 6).
     fresh.refresh = fresh.refresh.or_else(|| tokens.refresh.clone());
     if fresh.scopes == discovery.scopes {
         fresh.scopes.clone_from(&tokens.scopes);

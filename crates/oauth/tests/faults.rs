@@ -19,7 +19,7 @@ const RESOURCE: &str = "https://files.example/.well-known/oauth-protected-resour
 const METADATA: &str = "https://issuer.example/.well-known/oauth-authorization-server";
 const TOKEN: &str = "https://issuer.example/token";
 const REGISTER: &str = "https://issuer.example/register";
-/// Must not appear in any error.
+/// The code must not appear in any error.
 const CODE: &str = "code-7be1";
 const REFRESH: &str = "refresh-20ac";
 const SECRET: &str = "secret-91fd";
@@ -120,14 +120,14 @@ async fn discovered(script: &Script, login: &Login) -> Result<Discovery, Error> 
     oauth::discover(script, SERVER, login, &Challenge::default()).await
 }
 
-/// A sign-in up to the redirect. Returns the URL for the browser as well.
+/// Starts a sign-in. Returns it and the URL for the browser.
 async fn begun(script: &Script, login: &Login) -> Result<(Attempt, String), Error> {
     let discovery = discovered(script, login).await?;
     let client = oauth::identify(script, &discovery, login, &identity(), None).await?;
     Attempt::begin(discovery, client, login, &identity())
 }
 
-/// A complete sign-in.
+/// Completes a sign-in.
 async fn signed_in(script: &Script, login: &Login) -> Result<Tokens, Error> {
     let (attempt, _) = begun(script, login).await?;
     let query = format!("code={CODE}&state={}", attempt.state());
@@ -144,7 +144,7 @@ fn tokens() -> Tokens {
     }
 }
 
-/// The client chosen for the issuer.
+/// Returns the client chosen for the issuer.
 async fn known(
     script: &Script,
     discovery: &Discovery,
@@ -213,7 +213,7 @@ async fn metadata_that_cannot_be_used() {
             Code::Mismatch,
             "https://evil.example",
         ),
-        // Compared character by character.
+        // Issuers are compared character by character.
         (
             Script::good().with(METADATA, 200, and(metadata(), "issuer", json!("https://issuer.example/"))),
             Code::Mismatch,
@@ -258,7 +258,7 @@ async fn an_entry_may_say_that_an_issuer_knows_pkce() {
     let script = Script::good().with(METADATA, 200, silent);
     let (_, url) = begun(&script, &login).await.unwrap();
     assert!(url.contains("code_challenge_method=S256"), "{url}");
-    // Not allowed if the issuer declares other methods.
+    // A sign-in is not allowed if the issuer declares only other methods.
     let plain = and(
         metadata(),
         "code_challenge_methods_supported",
@@ -292,102 +292,45 @@ async fn an_entry_may_say_that_an_issuer_takes_no_resource() {
 #[tokio::test]
 async fn answers_of_the_token_endpoint() {
     let long = "x".repeat(70_000);
-    let answer = |name: &str, value: Value| {
-        and(
-            json!({ "access_token": "a", "token_type": "Bearer" }),
-            name,
-            value,
-        )
-    };
-    for (script, code, part) in [
-        (
-            Script::good().broken(TOKEN, "no answer within 20 s"),
-            Code::Unreachable,
-            "no answer within 20 s",
-        ),
-        (
-            Script::good().with(TOKEN, 200, json!("<html>Log in</html>")),
-            Code::Unreachable,
-            "no bearer token",
-        ),
-        (
-            Script::good().with(TOKEN, 502, json!("<html>Bad gateway</html>")),
-            Code::Unreachable,
-            "HTTP 502",
-        ),
-        (
-            Script::good().with(TOKEN, 400, json!("<html>A proxy</html>")),
-            Code::Unreachable,
-            "HTTP 400",
-        ),
-        (
-            Script::good().with(TOKEN, 307, json!("")),
-            Code::Unreachable,
-            "HTTP 307",
-        ),
-        (
-            Script::good().with(TOKEN, 429, json!({ "error": "too_many_requests" })),
-            Code::Unreachable,
-            "too_many_requests",
-        ),
-        (
-            Script::good().with(TOKEN, 400, json!({ "error": "temporarily_unavailable" })),
-            Code::Unreachable,
-            "temporarily_unavailable",
-        ),
-        (
-            Script::good().with(TOKEN, 503, json!({ "error": "server_error" })),
-            Code::Unreachable,
-            "server_error",
-        ),
-        (
-            Script::good().with(TOKEN, 200, answer("token_type", json!("DPoP"))),
-            Code::Unreachable,
-            "no bearer token",
-        ),
-        (
-            Script::good().with(TOKEN, 200, answer("access_token", json!(long))),
-            Code::Unreachable,
-            "no bearer token",
-        ),
-        (
-            Script::good().with(TOKEN, 200, answer("access_token", json!("a\r\nhost: evil"))),
-            Code::Unreachable,
-            "no bearer token",
-        ),
-        (
-            Script::good().with(TOKEN, 200, answer("access_token", json!(""))),
-            Code::Unreachable,
-            "no bearer token",
-        ),
-        (
-            Script::good().with(TOKEN, 400, json!({ "error": "invalid_grant" })),
-            Code::Refused,
-            "invalid_grant",
-        ),
-        // The format of GitHub's errors.
-        (
-            Script::good().with(TOKEN, 200, json!({ "error": "bad_refresh_token" })),
-            Code::Refused,
-            "bad_refresh_token",
-        ),
-        (
-            Script::good().with(TOKEN, 401, json!({ "error": "invalid_client" })),
-            Code::Refused,
-            "invalid_client",
-        ),
-        (
-            Script::good().with(
-                TOKEN,
-                400,
-                json!({ "error": "x".repeat(5000), "error_description": "y".repeat(5000) }),
-            ),
-            Code::Refused,
-            "xxx",
-        ),
-    ] {
+    let good = json!({ "access_token": "a", "token_type": "Bearer" });
+    let answer = |name: &str, value: &str| and(good.clone(), name, json!(value));
+    let why = "no answer within 20 s";
+    let silent = Script::good().broken(TOKEN, why);
+    is(refreshed(&silent).await, Code::Unreachable, why);
+    let check = async |status: u16, body: Value, code: Code, part: &str| {
+        let script = Script::good().with(TOKEN, status, body);
         is(refreshed(&script).await, code, part);
+    };
+    for body in [
+        json!("<html>Log in</html>"),
+        answer("token_type", "DPoP"),
+        answer("access_token", &long),
+        answer("access_token", "a\r\nhost: evil"),
+        answer("access_token", ""),
+    ] {
+        check(200, body, Code::Unreachable, "no bearer token").await;
     }
+    for (status, body) in [
+        (502, "<html>Bad gateway</html>"),
+        (400, "<html>A proxy</html>"),
+        (307, ""),
+    ] {
+        let part = format!("HTTP {status}");
+        check(status, json!(body), Code::Unreachable, &part).await;
+    }
+    for (status, error, code) in [
+        (429, "too_many_requests", Code::Unreachable),
+        (400, "temporarily_unavailable", Code::Unreachable),
+        (503, "server_error", Code::Unreachable),
+        (400, "invalid_grant", Code::Refused),
+        // GitHub sends errors with status 200.
+        (200, "bad_refresh_token", Code::Refused),
+        (401, "invalid_client", Code::Refused),
+    ] {
+        check(status, json!({ "error": error }), code, error).await;
+    }
+    let endless = json!({ "error": "x".repeat(5000), "error_description": "y".repeat(5000) });
+    check(400, endless, Code::Refused, "xxx").await;
 }
 
 #[tokio::test]
@@ -429,58 +372,36 @@ async fn redirects_that_are_no_answer() {
         "authorization_response_iss_parameter_supported",
         json!(true),
     );
-    for (script, query, code, part) in [
+    let check = async |script: Script, query: &str, code: Code, part: &str| {
+        let (attempt, _) = begun(&script, &login).await.unwrap();
+        let query = query.replace("STATE", attempt.state());
+        let callback = Callback::parse(&query);
+        is(attempt.finish(&script, callback, &login).await, code, part);
+        assert_eq!(script.asked(TOKEN), None, "{query}");
+    };
+    for (query, part) in [
+        ("code=c", "another sign-in"),
+        ("code=c&state=wrong", "another sign-in"),
+        ("state=STATE", "no code"),
         (
-            Script::good(),
-            "code=c",
-            Code::WrongRedirect,
-            "another sign-in",
-        ),
-        (
-            Script::good(),
-            "code=c&state=wrong",
-            Code::WrongRedirect,
-            "another sign-in",
-        ),
-        (
-            Script::good(),
-            "state=STATE",
-            Code::WrongRedirect,
-            "no code",
-        ),
-        (
-            Script::good(),
             "code=c&state=STATE&iss=https%3A%2F%2Fevil.example",
-            Code::WrongRedirect,
             "evil.example",
         ),
         (
-            Script::good(),
             "code=c&state=STATE&iss=https%3A%2F%2Fissuer.example%2F",
-            Code::WrongRedirect,
             "issuer.example/",
         ),
-        (
-            Script::good().with(METADATA, 200, named),
-            "code=c&state=STATE",
-            Code::WrongRedirect,
-            "does not name its issuer",
-        ),
-        (
-            Script::good(),
-            "error=access_denied&error_description=not%20today%0A&state=STATE",
-            Code::Denied,
-            "not today",
-        ),
     ] {
-        let (attempt, _) = begun(&script, &login).await.unwrap();
-        let query = query.replace("STATE", attempt.state());
-        let ended = attempt
-            .finish(&script, Callback::parse(&query), &login)
-            .await;
-        is(ended, code, part);
-        assert_eq!(script.asked(TOKEN), None, "{query}");
+        check(Script::good(), query, Code::WrongRedirect, part).await;
     }
+    let (named, query) = (
+        Script::good().with(METADATA, 200, named),
+        "code=c&state=STATE",
+    );
+    let part = "does not name its issuer";
+    check(named, query, Code::WrongRedirect, part).await;
+    let query = "error=access_denied&error_description=not%20today%0A&state=STATE";
+    check(Script::good(), query, Code::Denied, "not today").await;
 }
 
 /// A client that was registered for some scopes is registered again for more, and keeps its previous scopes.
@@ -512,30 +433,14 @@ async fn codes_to_type_that_lead_astray() {
     let login = Login::default();
     let device = "https://issuer.example/device";
     let good = json!({ "device_code": "d", "user_code": "ABCD", "verification_uri": "https://issuer.example/go", "expires_in": 600 });
+    let script = json!("javascript:alert(1)");
+    let with = |name: &str| and(good.clone(), name, script.clone());
+    let uri = "verification URI";
+    let page = json!("<html>");
     for (answer, code, part) in [
-        (
-            and(
-                good.clone(),
-                "verification_uri",
-                json!("javascript:alert(1)"),
-            ),
-            Code::Mismatch,
-            "verification URI",
-        ),
-        (
-            and(
-                good.clone(),
-                "verification_uri_complete",
-                json!("javascript:alert(1)"),
-            ),
-            Code::Mismatch,
-            "verification URI",
-        ),
-        (
-            json!("<html>"),
-            Code::Unreachable,
-            "not a device authorization",
-        ),
+        (with("verification_uri"), Code::Mismatch, uri),
+        (with("verification_uri_complete"), Code::Mismatch, uri),
+        (page, Code::Unreachable, "not a device authorization"),
     ] {
         let script = Script::good().with(device, 200, answer);
         let discovery = discovered(&script, &login).await.unwrap();

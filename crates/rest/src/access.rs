@@ -25,7 +25,7 @@ pub(crate) enum Need {
     Administrator,
     /// The role in the project of the path.
     Project(Role),
-    /// As `Project`, but the project need not exist.
+    /// Like `Project(Role::Admin)`, but the project need not exist.
     NewProject,
     /// The role in the project that owns the server of the path.
     Server(Role),
@@ -57,7 +57,7 @@ impl<S: Sync> FromRequestParts<S> for Project {
     }
 }
 
-/// The project that `?project=` names, or by default that of the key. `None` only for an administrator.
+/// The project that `?project=` names, or by default the key's project. `None` only for an administrator.
 #[derive(Clone)]
 pub(super) struct Within(pub(super) Option<ProjectId>);
 
@@ -74,7 +74,7 @@ struct QueryParams {
     project: Option<String>,
 }
 
-/// Returns what [`admit`] found in the path.
+/// Returns the value that [`admit`] found for the request, such as its project.
 pub(super) fn admitted<T: Clone + Send + Sync + 'static>(
     parts: &Parts,
     what: &str,
@@ -181,8 +181,11 @@ pub(super) fn permit(
         return Ok(());
     }
     Err(Problem::forbidden(match role {
-        Role::Admin => "this needs an administrator's key".to_owned(),
-        _ => format!("this needs a key with the role `{}` or higher", word(role)),
+        Role::Admin => "this request needs an administrator's key".to_owned(),
+        _ => format!(
+            "this request needs a key with the role `{}` or higher",
+            word(role)
+        ),
     }))
 }
 

@@ -18,7 +18,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::time::timeout;
 
 use auth::Ambiguous;
-use backend::{projects::SecretError, registry};
+use backend::{projects::SecretError, server_files};
 use gateway::{KEEP_ALIVE, Refusal, challenge};
 
 /// Seconds to wait before a retry, if the database was not available.
@@ -32,7 +32,7 @@ pub struct Problem {
     said: Box<api::Problem>,
     /// Seconds to wait before a retry, if not the default.
     pub(crate) retry_after: Option<NonZeroU32>,
-    /// How to get a valid token.
+    /// The value of `WWW-Authenticate`, which says how to get a valid token.
     challenge: Option<HeaderValue>,
 }
 
@@ -106,8 +106,17 @@ pub(super) fn shown(name: &str) -> String {
     name.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// Returns an event stream that is not cached. When no event occurs, a comment is sent periodically to keep proxies
-/// from closing the connection.
+/// Turns "not found" into `None`.
+pub(super) fn found<T>(result: store::Result<T>) -> Result<Option<T>, Problem> {
+    match result {
+        Ok(row) => Ok(Some(row)),
+        Err(store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns an uncached event stream. While there are no events, periodic comments prevent proxies from closing the
+/// connection.
 pub(super) fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -202,9 +211,9 @@ impl From<SecretError> for Problem {
     }
 }
 
-impl From<registry::Error> for Problem {
-    fn from(error: registry::Error) -> Self {
-        use registry::Error;
+impl From<server_files::Error> for Problem {
+    fn from(error: server_files::Error) -> Self {
+        use server_files::Error;
         let status = match &error {
             Error::NoServer { .. } => 404,
             Error::Exists { .. } => 412,

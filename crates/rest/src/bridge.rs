@@ -1,7 +1,7 @@
 //! Direct calls to one server: one request over HTTP, with the response as an HTTP response (H04 to H07, U06).
 //!
-//! Calls are far more frequent than other API requests, so the listener passes them on without the router. Only a path
-//! in an unusual form takes the way through the router.
+//! Calls are far more frequent than other API requests, so the listener passes them on without the router. Only calls
+//! whose path has an unusual form go through the router.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use utoipa::ToSchema;
 use super::{
     AppState, Problem, Rest,
     access::{Who, permit},
-    answer::event_stream,
+    answer::{event_stream, found},
     input,
     servers::Target,
 };
@@ -220,20 +220,16 @@ impl Rest {
     /// Checks `replay_of` and returns the id of the repeated call.
     async fn replayed(&self, who: &Principal, call: &str) -> Result<Arc<str>, Problem> {
         permit(who, Role::Admin, None)?;
-        let known = self.projects.store().call_get(None, call).await;
-        match known {
-            Ok(detail) => Ok(detail.call.id.into()),
-            Err(store::Error::NotFound { .. }) => {
-                let why = "must be the id of a recorded call".to_owned();
-                Err(Problem::field(422, "/replay_of", why))
-            }
-            Err(error) => Err(error.into()),
-        }
+        let known = found(self.projects.store().call_get(None, call).await)?;
+        let why = "must be the id of a recorded call";
+        let unknown = || Problem::field(422, "/replay_of", why);
+        Ok(known.ok_or_else(unknown)?.call.id.into())
     }
 }
 
 /// Returns the request of a body with only a method and parameters, as most bodies are. Such a body is parsed once,
-/// instead of once per check. If anything is wrong with it, [`input::read`] reports the error.
+/// instead of once per check. Returns `None` for any other body: [`input::read`] then reports the error, if there is
+/// one.
 fn plain(body: &[u8], depth: usize) -> Option<Frame> {
     let members = body.trim_ascii_start().strip_prefix(b"{")?;
     let text = [br#"{"jsonrpc":"2.0","id":1,"#, members].concat();

@@ -13,7 +13,7 @@ pub(super) async fn link(
     Extension(who): Who,
 ) -> Result<Json<BrowserLink>, Problem> {
     if !who.id.starts_with("key:") {
-        let why = "a link needs a key to sign the browser in with: open `/sign-in` in the browser instead";
+        let why = "only a caller with a key can create a sign-in link: open `/sign-in` in the browser instead";
         return Err(Problem::forbidden(why));
     }
     let Some(url) = rest.front.guard().link(&who).await? else {

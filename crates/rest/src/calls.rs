@@ -3,14 +3,14 @@
 use api::{Call, CallSteps, Calls, WholeCall};
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Path, State},
 };
 use store::{CallDetail, CallFilter, CallRow};
 
 use super::{
     AppState, Problem,
     access::Within,
-    input::{self, Page},
+    input::{Asked, Page},
 };
 
 pub(super) fn to_api(row: CallRow) -> Call {
@@ -52,12 +52,9 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
     page: Page,
-    query: Result<Query<CallFilter>, QueryRejection>,
+    Asked(asked): Asked<CallFilter>,
 ) -> Result<Json<Calls>, Problem> {
-    let filter = CallFilter {
-        project,
-        ..input::query(query)?
-    };
+    let filter = CallFilter { project, ..asked };
     let store = rest.projects.store();
     let rows = store.calls_list(&filter, page.asked()).await?;
     Ok(Json(Calls {

@@ -88,7 +88,7 @@ pub(super) async fn chat(
         }
         None => {
             let (id, title) = (store::new_id(), title(&asked.message));
-            // The id is new, so no other turn can hold it.
+            // The id is new, so no other turn can be using it.
             turn.of(project.as_ref(), &id);
             let revision = None;
             (id, Place { title, revision }, Conversation::new())
@@ -132,7 +132,7 @@ struct Kept {
     is_new: bool,
     /// The conversation was empty and has been deleted.
     is_gone: Arc<AtomicBool>,
-    /// Held until the conversation is saved, so that no other turn of it begins.
+    /// Kept until the conversation is saved, so that no other turn of the conversation begins.
     _turn: Turn,
 }
 
@@ -158,9 +158,7 @@ impl Kept {
         self.place.revision = Some(row.revision);
         Ok(())
     }
-}
 
-impl Kept {
     async fn remove(&self) -> Result<(), String> {
         let removed = self
             .store
@@ -280,7 +278,7 @@ pub(super) async fn answer(
     Err(Problem::new(409, why))
 }
 
-/// Passes answers to the turn of a conversation. `None` if this replica runs no turn of it.
+/// Passes answers to the turn of a conversation. `None` if this replica runs no turn of that conversation.
 pub(super) fn answered(
     rest: &Rest,
     project: Option<&ProjectId>,

@@ -16,7 +16,7 @@ use backend::{
         keys::{Stored, StoredError},
     },
     loop_detection::LoopDetection,
-    registry,
+    server_files,
 };
 
 const SERVES_OTHER_MACHINES: &str =
@@ -68,7 +68,7 @@ pub(super) async fn connect(
     if !plan.moving.is_empty() {
         let moving = plan.moving.clone();
         let import = move |sources: &Sources, myself: &LoopDetection| {
-            registry::import_all(sources, myself, &moving).map(drop)
+            server_files::import_all(sources, myself, &moving).map(drop)
         };
         if let Err(errors) = rest.live.change(import).await?.1 {
             connected.warnings.push(errors.to_string());

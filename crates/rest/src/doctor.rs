@@ -1,4 +1,4 @@
-//! `toolwharf doctor` over the API. Runs this binary a second time, as on a terminal.
+//! `toolwharf doctor` over the API. Runs `toolwharf doctor` as a child process, as a user would on a terminal.
 
 use std::{process::Stdio, time::Duration};
 
@@ -35,7 +35,7 @@ pub(super) async fn examine(State(rest): State<AppState>) -> Result<Json<Report>
         Ok(output) => output.map_err(|error| failed(error.to_string()))?,
         Err(_) => {
             return Err(failed(format!(
-                "it took longer than {} s",
+                "no result within {} s",
                 DOCTOR_TIMEOUT.as_secs()
             )));
         }

@@ -1,7 +1,7 @@
 //! An event stream about servers, their tools, calls and replicas.
 //!
-//! Each stream polls the gateway's memory twice a second and sends the differences to what it sent before. So events cost
-//! nothing while they are not followed. A slow reader misses intermediate states but always gets the latest one.
+//! Each stream polls the gateway's memory twice a second and sends the differences to what it sent before. So events
+//! cost nothing while no stream is open. A slow reader misses intermediate states but always gets the latest one.
 //!
 //! | event | data |
 //! | --- | --- |
@@ -190,12 +190,12 @@ struct Following {
     asked: Request<()>,
     who: Arc<Principal>,
     project: Option<ProjectId>,
-    /// As of the last poll.
+    /// The servers at the last poll.
     fleet: Option<Arc<Fleet>>,
     read_at: Instant,
     targets: Vec<Target>,
     told: HashMap<String, Pulse>,
-    /// The number of calls over all servers.
+    /// The number of calls to all servers, at the last poll.
     count: u64,
     /// The newest calls, each with the status that was last sent. `None` before the first poll.
     calls: Option<HashMap<String, String>>,

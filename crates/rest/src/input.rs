@@ -73,7 +73,7 @@ pub(super) fn entry(mut members: Map<String, Value>) -> Result<Map<String, Value
     Ok(entry)
 }
 
-/// Deserializes a value. An error contains the location that does not fit.
+/// Deserializes a value. An error names the location of the invalid value.
 pub(super) fn typed<'de, D, T>(from: D) -> Result<T, Problem>
 where
     D: serde::Deserializer<'de>,
@@ -199,7 +199,7 @@ impl Page {
         self.0.limit.map_or(usize::MAX, |limit| limit as usize)
     }
 
-    /// Returns where the next page begins, if these rows fill this one.
+    /// Returns where the next page begins, if these rows fill the current page.
     pub(super) fn next<T>(&self, rows: &[T], key: impl Fn(&T) -> String) -> Option<String> {
         rows.last().filter(|_| rows.len() >= self.limit()).map(key)
     }
@@ -210,6 +210,17 @@ impl Page {
         let after = self.0.after.as_deref().unwrap_or_default();
         let rows = rows.into_iter().filter(|row| key(row) > after);
         rows.take(self.limit()).collect()
+    }
+}
+
+/// The query parameters.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        query(Query::from_request_parts(parts, state).await).map(Self)
     }
 }
 
@@ -315,8 +326,7 @@ impl Conditions {
         Ok(())
     }
 
-    /// Returns whether an existing resource may be replaced. For resources without a tag; `there` says whether it
-    /// exists.
+    /// Returns whether a resource without a tag may be replaced. `there`: the resource exists.
     pub(super) fn may_replace(&self, there: bool) -> Result<bool, Problem> {
         if self.matches.is_some() {
             self.permit(there.then_some(""))?;
@@ -332,7 +342,7 @@ impl Conditions {
     }
 }
 
-/// Returns whether a list of tags contains this one. Weak tags never match in a strong comparison.
+/// Returns whether a list of tags contains the current tag. Weak tags never match in a strong comparison.
 fn lists(list: &str, current: Option<&str>, weakly: bool) -> bool {
     let Some(current) = current else { return false };
     // Our tags contain no commas.

@@ -66,7 +66,7 @@ pub use self::{
 use crate::agents::Agents;
 use auth::{Keys, Principal};
 use backend::{
-    clients::Clients, hosting::Hosting, live::Live, logins::Logins, projects::Projects,
+    clients::Clients, hosting::Hosting, logins::Logins, projects::Projects, reload::Live,
     replica::Replica,
 };
 use gateway::{Answered, Body, HttpGateway, Routes, Upload};

@@ -1,6 +1,7 @@
 //! Server logs (standard error): the last lines as text, or as an event stream with all later lines.
 //!
-//! A stream refers to the server's declaration. It outlives the process and the server's configuration.
+//! A stream refers to the server's declaration. It continues when the process is replaced or the server is
+//! reconfigured.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -76,7 +77,7 @@ fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
 
 /// The state of one stream. Contains no handle, which would keep the process alive.
 struct Following {
-    /// Events that are not sent yet. At most one server log.
+    /// Events that are not sent yet. Contains at most one whole log of a server.
     ready: VecDeque<Bytes>,
     target: Target,
     /// Number of past lines to send. No limit for later lines.

@@ -57,7 +57,8 @@ impl Format {
 }
 
 impl Manifest {
-    /// Parses the manifest of product `name`. Masked values take the values of the previous manifest `before`.
+    /// Parses the manifest of product `name`. Masked values are replaced by the values of the previous manifest,
+    /// `before`.
     pub(super) fn read(
         project: &ProjectId,
         name: &str,
@@ -65,7 +66,7 @@ impl Manifest {
         format: Format,
         before: Option<&Value>,
     ) -> Result<Self, Problem> {
-        const UNUSABLE: &str = "the manifest is not usable, and nothing was changed";
+        const UNUSABLE: &str = "the manifest is invalid, and nothing was changed";
         let value = parse(body, format)?;
         let value = manifest_restored(value, before).map_err(|errors| unfit(UNUSABLE, errors))?;
         let mut reading = Reading {
@@ -259,26 +260,18 @@ mcp:
              "config": {"url": "https://search.example.com/mcp", "headers": {"X-Key": "${SEARCH_KEY}"}}},
             {"name": "files", "transport": "stdio", "enabled": false,
              "config": {"command": "mcp-files", "args": ["--root", "${ROOT}"]}}]}}"#;
-        let one = read(yaml, Format::Yaml)
-            .map_err(|p| p.detail.clone())
-            .expect("YAML");
-        let other = read(list, Format::Json)
-            .map_err(|p| p.detail.clone())
-            .expect("JSON");
+        let [one, other] = [(yaml, Format::Yaml), (list, Format::Json)].map(|(text, format)| {
+            let read = read(text, format).map_err(|problem| problem.detail.clone());
+            read.expect("a manifest")
+        });
         assert_eq!((&*one.version, &*other.version), ("1.2.0", "1.2.0"));
         for (one, other) in one.servers.iter().zip(&other.servers) {
             let mut config = other.config.clone();
             config.as_object_mut().expect("an object").remove("type");
             assert_eq!(one.config, config);
-            assert_eq!(
-                (&one.name, &one.description, one.transport, one.enabled),
-                (
-                    &other.name,
-                    &other.description,
-                    other.transport,
-                    other.enabled
-                )
-            );
+            assert_eq!((&one.name, one.transport), (&other.name, other.transport));
+            assert_eq!(one.description, other.description);
+            assert_eq!(one.enabled, other.enabled);
         }
         assert_eq!(one.servers.len(), 2);
         assert!(!one.servers[1].enabled);
@@ -294,22 +287,16 @@ mcp:
             "good": {"command": "x"}}}}"#;
         let problem = read(text, Format::Json).err().expect("refused");
         assert_eq!(problem.status, 422);
-        let places: Vec<&str> = problem
-            .errors
-            .iter()
-            .map(|wrong| wrong.pointer.as_str())
-            .collect();
-        assert_eq!(
-            places,
-            [
-                "/name",
-                "/version",
-                "/mcp/servers/a~1b",
-                "/mcp/servers/none",
-                "/mcp/servers/pigeon/type",
-                "/mcp/servers/mine/registeredBy",
-            ]
-        );
+        let places = problem.errors.iter().map(|wrong| wrong.pointer.as_str());
+        let expected = [
+            "/name",
+            "/version",
+            "/mcp/servers/a~1b",
+            "/mcp/servers/none",
+            "/mcp/servers/pigeon/type",
+            "/mcp/servers/mine/registeredBy",
+        ];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
         for (text, format, part) in [
             ("{", Format::Json, "JSON"),
             ("a: [", Format::Yaml, "YAML"),

@@ -10,23 +10,19 @@ use axum::{
 };
 use engine::Fleet;
 use model::ServerKey;
-use serde::Deserialize;
 use store::{ProductRow, ServerRow};
 
 use super::{
     AppState, Problem, Rest,
     access::{Project, Who},
+    answer::found,
     input::{self, Conditions, Page, etag, server_name},
     manifest::{Format, Manifest},
     projects::{saved, tagged},
+    secrets::Named,
 };
 use auth::Role;
 use backend::entries::{Owner, masked};
-
-#[derive(Deserialize)]
-pub(super) struct Named {
-    name: String,
-}
 
 fn to_api(row: &ProductRow, servers: &[ServerRow], fleet: &Fleet) -> Product {
     let own = |server: &&ServerRow| server.product_id.as_ref() == Some(&row.id);
@@ -153,9 +149,8 @@ pub(super) async fn remove(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let _one_at_a_time = rest.turn().await?;
-    let before = rest.product_tag(&project, &name).await?;
-    if before.is_some() {
-        Conditions::of(&headers).permit(before.as_deref())?;
+    if let Some(row) = rest.product(&project, &name).await? {
+        Conditions::of(&headers).permit(Some(&etag(&row.manifest)))?;
     }
     rest.projects
         .store()
@@ -166,24 +161,11 @@ pub(super) async fn remove(
 }
 
 impl Rest {
-    async fn product_tag(
-        &self,
-        project: &model::ProjectId,
-        name: &str,
-    ) -> Result<Option<String>, Problem> {
-        let row = self.product(project, name).await?;
-        Ok(row.map(|row| etag(&row.manifest)))
-    }
-
     async fn product(
         &self,
         project: &model::ProjectId,
         name: &str,
     ) -> Result<Option<ProductRow>, Problem> {
-        match self.projects.store().product_get(project, name).await {
-            Ok(row) => Ok(Some(row)),
-            Err(store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        found(self.projects.store().product_get(project, name).await)
     }
 }

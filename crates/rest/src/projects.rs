@@ -16,6 +16,7 @@ use store::{NewProject, ProjectRow};
 use super::{
     AppState, Problem, Rest,
     access::Project as Named,
+    answer::found,
     input::{self, Conditions, Page, etag},
 };
 
@@ -87,11 +88,7 @@ pub(super) async fn save(
     }
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
-    let before = match store.project_get(&id).await {
-        Ok(row) => Some(row),
-        Err(store::Error::NotFound { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let before = found(store.project_get(&id).await)?;
     let mut settings = before
         .as_ref()
         .map_or_else(|| json!({}), |row| row.settings.clone());
@@ -157,7 +154,7 @@ pub(super) fn tagged(headers: &HeaderMap, tag: String, body: &impl Serialize) ->
     ([(header::ETAG, tag)], Json(body)).into_response()
 }
 
-/// Returns a configuration after `PUT`.
+/// Returns the response to a `PUT` of a configuration: 201 or 200, with the new tag.
 pub(super) fn saved(created: bool, tag: String, body: &impl Serialize) -> Response {
     let status = if created {
         StatusCode::CREATED

@@ -4,20 +4,17 @@
 //! - A server from an entry first runs in a trial, with the same sandbox as later.
 //! - If the trial fails, nothing is declared and no secret is stored.
 //! - The approved tool definitions are those that the trial listed.
-//! - A new server is not enabled. A user enables it afterwards.
+//! - A new server is disabled until a user enables it.
 //! - Servers that are launched here need an administrator's key, as on all routes. So do registries that only the
 //!   request names.
 
 use std::time::Duration;
 
-use api::{Enforced, InstallRequest, Installed, RegistryServer, RegistryServers, TriedTool};
+use api::{InstallRequest, Installed, RegistryServer, RegistryServers, TriedTool};
 use axum::{
     Json,
     body::Bytes,
-    extract::{
-        Path, Query, State,
-        rejection::{BytesRejection, QueryRejection},
-    },
+    extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
 use config::{check_entry, check_project, not_allowed, why_not_allowed};
@@ -29,8 +26,9 @@ use serde_json::{Value, json};
 use super::{
     AppState, Problem, Rest,
     access::{Who, Within, permit},
-    input::{self, Conditions, Page},
-    servers::unfit,
+    answer::found,
+    input::{self, Asked, Conditions, Page},
+    servers::{promise, unfit},
 };
 use auth::{Principal, Role};
 use backend::{
@@ -77,14 +75,14 @@ impl From<Error> for Problem {
 pub(super) async fn list(
     State(rest): State<AppState>,
     axum::Extension(who): Who,
-    query: Result<Query<Searching>, QueryRejection>,
+    Asked(asked): Asked<Searching>,
 ) -> Result<Json<RegistryServers>, Problem> {
     let Searching {
         search,
         registry,
         limit,
         after,
-    } = input::query(query)?;
+    } = asked;
     let page = Page::of(limit.unwrap_or(100), after)?;
     let registry = named(&who, registry.as_deref())?;
     let known = &rest.gateway.settings().registries;
@@ -106,9 +104,8 @@ pub(super) async fn show(
     State(rest): State<AppState>,
     axum::Extension(who): Who,
     Path(name): Path<String>,
-    query: Result<Query<Showing>, QueryRejection>,
+    Asked(Showing { registry }): Asked<Showing>,
 ) -> Result<Json<RegistryServer>, Problem> {
-    let Showing { registry } = input::query(query)?;
     let listing = rest.listing(&who, registry.as_deref(), &name).await?;
     let plans = rest.catalogue.plans(&listing).await;
     if plans.iter().any(|plan| plan.kind == Kind::Mcpb) {
@@ -122,10 +119,9 @@ pub(super) async fn install(
     who: Who,
     Within(project): Within,
     Path(name): Path<String>,
-    query: Result<Query<Showing>, QueryRejection>,
+    Asked(Showing { registry }): Asked<Showing>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Installed>), Problem> {
-    let Showing { registry } = input::query(query)?;
     let asked: InstallRequest = input::object(body).map_err(without_values)?;
     permit(
         &who,
@@ -232,11 +228,10 @@ impl Rest {
     async fn is_free(&self, project: Option<&ProjectId>, name: &ServerName) -> Result<(), Problem> {
         let there = match project {
             None => self.live.has(name).await,
-            Some(project) => match self.projects.store().server_get(project, name).await {
-                Ok(_) => true,
-                Err(store::Error::NotFound { .. }) => false,
-                Err(error) => return Err(error.into()),
-            },
+            Some(project) => {
+                let server = self.projects.store().server_get(project, name).await;
+                found(server)?.is_some()
+            }
         };
         match there {
             true => Err(Problem::field(
@@ -351,20 +346,13 @@ impl Rest {
         let target = self.find(key.owner.as_ref(), name.as_str()).await?;
         let placement = tried.as_ref().and_then(|tried| tried.placement.as_deref());
         let enforced = placement.map(|placement| placement.enforced.iter());
+        let enforced = enforced.into_iter().flatten();
         Ok(Installed {
             server: self.to_api(who, &target).await,
             tools: tools.iter().map(shown).collect(),
             unseen,
             provider: placement.map(|placement| placement.provider.to_string()),
-            enforced: enforced
-                .into_iter()
-                .flatten()
-                .map(|row| Enforced {
-                    what: row.what.to_owned(),
-                    holds: row.holds,
-                    how: row.how.clone(),
-                })
-                .collect(),
+            enforced: enforced.map(promise).collect(),
             network,
             volumes: plan.to_api().volumes,
             mounts,

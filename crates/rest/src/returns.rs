@@ -1,4 +1,4 @@
-//! Forwarding of answers to the replica that asked the question. A client's answer may arrive at any replica.
+//! Forwards answers to the replica that asked the question, because a client's answer may arrive at any replica.
 //!
 //! Deliberately absent: access control. The replica that received the request has already checked it.
 
@@ -86,7 +86,7 @@ pub(super) async fn answer(
     account: Arc<Account>,
 ) -> Response<Body> {
     let answered = async {
-        let missing = || Problem::new(404, "this replica does not have it");
+        let missing = || Problem::new(404, "this replica does not have the call or chat");
         let path = request.uri().path().to_owned();
         let mut words = path.split('/').skip(1);
         let (Some(what), Some(project), Some(name)) = (words.next(), words.next(), words.next())

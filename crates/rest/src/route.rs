@@ -33,7 +33,7 @@ type SchemaOf = fn(&mut Schemas) -> Value;
 #[derive(Clone, Copy)]
 pub(super) enum Body {
     Json(SchemaOf),
-    /// A schema of `bodies.json`, and the accepted content types.
+    /// A schema of [`config::schemas`], and the accepted content types.
     Written(&'static str, &'static [&'static str]),
 }
 
@@ -90,7 +90,7 @@ pub(super) const AFTER: Parameter = parameter(
 );
 pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
 
-/// A parameter of every route that looks up a server or whose response depends on the project.
+/// The `project` parameter, for routes that look up a server or whose response depends on the project.
 pub(super) const PROJECT: Parameter = parameter(
     "project",
     Kind::Project,
@@ -148,7 +148,7 @@ impl Route {
         self
     }
 
-    /// A body without a type. `schema` is the name of a schema in `bodies.json`.
+    /// A body without a type. `schema` is the name of a schema of [`config::schemas`].
     pub(super) const fn takes_written(
         mut self,
         schema: &'static str,

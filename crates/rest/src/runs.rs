@@ -3,14 +3,14 @@
 use api::{Run, Runs, WholeRun};
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Path, State},
 };
 use store::{Page as Part, RunFilter, RunRow};
 
 use super::{
     AppState, Problem,
     access::Within,
-    input::{self, Page},
+    input::{Asked, Page},
 };
 
 pub(super) fn to_api(row: RunRow) -> Run {
@@ -35,12 +35,9 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
     page: Page,
-    query: Result<Query<RunFilter>, QueryRejection>,
+    Asked(asked): Asked<RunFilter>,
 ) -> Result<Json<Runs>, Problem> {
-    let filter = RunFilter {
-        project,
-        ..input::query(query)?
-    };
+    let filter = RunFilter { project, ..asked };
     if let Some(status) = &filter.status
         && !api::RUN_STATUSES.contains(&status.as_str())
     {

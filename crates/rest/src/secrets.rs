@@ -16,9 +16,10 @@ use super::{
     input::{self, Page},
 };
 
+/// The name in a path.
 #[derive(Deserialize)]
 pub(super) struct Named {
-    name: String,
+    pub(super) name: String,
 }
 
 pub(super) fn to_api(row: SecretRow) -> Secret {
@@ -86,7 +87,7 @@ pub(super) async fn rotate(State(rest): State<AppState>) -> Result<Json<MasterKe
         Ok(key_id) => Ok(Json(MasterKey { key_id })),
         Err(error) => Err(match error.downcast::<store::Error>() {
             Ok(error) => error.into(),
-            // The message says what to do.
+            // The error message already says what to do.
             Err(error) => Problem::new(409, format!("{error:#}")),
         }),
     }

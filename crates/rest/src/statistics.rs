@@ -11,19 +11,16 @@ use std::{
 };
 
 use api::{CallBucket, CallFigures, CallStatistics, CallsOfServer};
-use axum::{
-    Json,
-    extract::{Query, State, rejection::QueryRejection},
-};
+use axum::{Json, extract::State};
 use model::ProjectId;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use store::{CallCount, CallStatus, Store, Time};
 use tokio::sync::Semaphore;
 
-use super::{AppState, Problem, access::Within, input};
+use super::{AppState, Problem, access::Within, input::Asked};
 
-/// Possible bucket widths, in seconds: from one minute to one week.
+/// The bucket widths of a chart, in seconds: from one minute to one week.
 const BUCKET_WIDTHS_SECS: [i64; 13] = [
     60, 120, 300, 600, 900, 1800, HOUR, 7200, 10_800, 21_600, 43_200, 86_400, 604_800,
 ];
@@ -197,9 +194,8 @@ pub(super) struct QueryParams {
 pub(super) async fn show(
     State(rest): State<AppState>,
     Within(project): Within,
-    query: Result<Query<QueryParams>, QueryRejection>,
+    Asked(params): Asked<QueryParams>,
 ) -> Result<Json<CallStatistics>, Problem> {
-    let params = input::query(query)?;
     let now = store::now().timestamp();
     // Includes calls that began in the current second.
     let until = params.until.map_or(now + 1, |until| until.timestamp());

@@ -9,10 +9,7 @@ use api::{Quarantine, Set, Setting, Tool, Tools};
 use axum::{
     Json,
     body::Bytes,
-    extract::{
-        Path, Query, State,
-        rejection::{BytesRejection, QueryRejection},
-    },
+    extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
 use config::Sources;
@@ -27,11 +24,11 @@ use super::{
     access::{Who, Within, permit},
     answer::shown,
     approvals::difference,
-    input,
+    input::{self, Asked},
     servers::{Source, Target, file},
 };
 use auth::Role;
-use backend::{loop_detection::LoopDetection, registry};
+use backend::{loop_detection::LoopDetection, server_files};
 
 /// Maximum length of a description in a response, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
@@ -88,9 +85,8 @@ pub(super) struct Named {
 pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
-    query: Result<Query<QueryParams>, QueryRejection>,
+    Asked(QueryParams { server, format }): Asked<QueryParams>,
 ) -> Result<Json<Offered>, Problem> {
-    let QueryParams { server, format } = input::query(query)?;
     if let (None, Some(server)) = (&project, &server) {
         rest.of_no_project(server)?;
     }
@@ -213,7 +209,9 @@ impl Rest {
                 description,
                 kept_back: kept_back.get(&tool.tool).map(|why| match why {
                     KeptBack::Changed => "its definition changed".to_owned(),
-                    KeptBack::Unkept(why) => format!("its definition cannot be stored: {why}"),
+                    KeptBack::Unkept(why) => {
+                        format!("the tool's definition cannot be stored: {why}")
+                    }
                 }),
                 enabled: name.is_some() || enabled.unwrap_or_else(|| !off.contains(&tool.tool)),
                 setting: setting.map(|setting| Setting {
@@ -409,7 +407,7 @@ impl Rest {
     async fn tools_place(&self, project: Option<ProjectId>, id: &str) -> Result<Place, Problem> {
         let target = match self.find(project.as_ref(), id).await {
             Ok(target) => target,
-            // The server may be one that the project only sees.
+            // The project may see the server without owning it.
             Err(problem) => match (project, ServerName::parse(id)) {
                 (Some(project), Ok(name)) if problem.status == 404 => {
                     return Ok(Place::Project(project, name));
@@ -445,10 +443,10 @@ impl Rest {
                 let (name, which) = (target.key.name.clone(), tool.clone());
                 let wanted = name.clone();
                 let change = move |sources: &Sources, myself: &LoopDetection| {
-                    registry::set_tool_enabled(sources, myself, &wanted, &which, enabled)
+                    server_files::set_tool_enabled(sources, myself, &wanted, &which, enabled)
                 };
                 let (from, notices) = self.edit(change).await?;
-                // This takes effect even if another error keeps the file from taking effect.
+                // The switch takes effect now, even if another error in the file prevents a reload.
                 self.gateway.set_tool_enabled(&name, tool, enabled);
                 Ok((Some(file(from)), notices))
             }

@@ -113,7 +113,7 @@ impl From<UpdateError> for Problem {
             UpdateError::Store(error) => error.into(),
             UpdateError::Package(Error::Refused { why, .. }) => Self::new(422, why),
             UpdateError::Package(Error::Timeout { .. }) => Self::new(504, error.to_string()),
-            // Usually the registry.
+            // The usual cause is an error of the package registry.
             UpdateError::Package(_) => Self::new(502, error.to_string()),
         }
     }

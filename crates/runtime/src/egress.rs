@@ -52,7 +52,7 @@ const MAX_DISCARDED_BYTES: usize = 256 << 10;
 /// Limit for the addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 4;
 
-/// Delay after a failed `accept`, which means that descriptors have run out.
+/// Delay before the next `accept` after one has failed because file descriptors ran out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 const BAD_GATEWAY: &str = "502 Bad Gateway";
@@ -66,16 +66,16 @@ const PROXY_VARIABLES: [&str; 6] = [
     "all_proxy",
 ];
 
-/// The variables with the proxy's address for a server.
+/// The environment variables that tell a server the proxy's address.
 pub fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str, String)> {
     let proxies = PROXY_VARIABLES.map(|name| (name, format!("http://{proxy}")));
     let without = ["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
-    // Node uses the other variables only if this is set.
+    // Node.js uses the proxy variables only if this one is set.
     let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
     proxies.into_iter().chain(without).chain([node])
 }
 
-/// Serves until dropped.
+/// Accepts and serves connections until the future is dropped.
 pub async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
@@ -236,7 +236,7 @@ async fn open(
             "cannot connect to `{}:{}`: {}",
             asked.host,
             asked.port,
-            failure.unwrap_or_else(|| "it has no address".to_owned())
+            failure.unwrap_or_else(|| "the name has no address".to_owned())
         ),
     })
 }
@@ -248,7 +248,8 @@ fn forbidden(text: String) -> Refusal {
     }
 }
 
-/// Refuses a destination that is not on the list. Returns its address if the request names one.
+/// Refuses a destination that is not on the list. Returns the destination's address if the request gives an IP address
+/// instead of a name.
 fn check(asked: &ProxyRequest, allowed: &Allowed) -> Result<Option<SocketAddr>, Refusal> {
     let ProxyRequest { host, port, .. } = asked;
     if let Ok(ip) = host.parse::<IpAddr>() {

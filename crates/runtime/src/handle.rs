@@ -20,14 +20,14 @@ const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// True if it was killed for exceeding its memory limit.
+    /// True if the instance was killed for exceeding its memory limit.
     pub out_of_memory: bool,
-    /// True if it was killed for hitting its process limit again and again.
+    /// True if the instance was killed because it kept hitting its process limit.
     pub fork_bomb: bool,
 }
 
 impl Exit {
-    /// Returns whether it exited by itself with code 0.
+    /// Returns whether the instance exited by itself with code 0.
     #[must_use]
     pub fn success(self) -> bool {
         self.code == Some(0)
@@ -149,7 +149,8 @@ impl Handle {
         &self.0.0
     }
 
-    /// Also the id of its process group and session. `None` if it is not a process of this host.
+    /// The leader's process id, which is also the id of the process group and session. `None` if it is not a process of
+    /// this host.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.shared().pid
@@ -165,48 +166,49 @@ impl Handle {
         self.shared().started_at
     }
 
-    /// Resource usage. `None` if unknown, or after its exit.
+    /// Resource usage of the instance. `None` if unknown, or after its exit.
     pub async fn usage(&self) -> Option<Usage> {
         self.shared().meter.as_ref()?.read().await
     }
 
-    /// The end of its stderr: complete lines, at most 64 KiB and 2048 lines. Lines longer than 8 KiB are cut. Complete
-    /// once [`Handle::exited`] is.
+    /// The end of its stderr: complete lines, at most 64 KiB and 2048 lines. Lines longer than 8 KiB are cut. No line
+    /// is added after [`Handle::exited`] has completed.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.shared().log.tail()
     }
 
-    /// Returns a function that adds lines to its stderr. Does not keep it alive.
+    /// Returns a function that adds lines to the instance's stderr. The function does not keep the instance alive.
     pub fn note(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let shared = Arc::clone(&self.0.0);
         move |line| shared.log.note(line)
     }
 
-    /// The tail, and all later lines without a gap. A reader that lags misses lines.
+    /// Returns the tail, and a reader that continues directly after it. A reader that is too slow misses lines.
     #[must_use]
     pub fn follow_stderr(&self) -> (String, Lines) {
         self.shared().log.follow()
     }
 
-    /// Waits until it has ended and everything that it started is gone. Does not keep it alive.
+    /// Waits until the instance has ended and everything that it started is gone. The future does not keep the instance
+    /// alive.
     pub fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
         self.shared().exited()
     }
 
-    /// `None` while it runs.
+    /// How the instance ended. `None` while it runs.
     #[must_use]
     pub fn exit_status(&self) -> Option<Exit> {
         *self.shared().exit.borrow()
     }
 
-    /// Stops it: `SIGTERM` to its process group, `SIGKILL` to what is left after `grace`, then reaps. Drop
+    /// Stops the instance: `SIGTERM` to its process group, `SIGKILL` to what is left after `grace`, then reaps. Drop
     /// [`Instance::stdin`] first: an MCP server exits when its input closes, and most need no signal.
     ///
     /// Can be called repeatedly and concurrently. The shortest deadline applies, and all calls return the same result.
     /// Processes that the leader leaves in its group also get the rest of the grace period. Takes at most `grace` plus
-    /// about 5 seconds; 20 seconds more for a server in a swarm whose node does not respond; for a sandbox of E2B while
-    /// E2B does not respond, up to its lease.
+    /// about 5 seconds. Exceptions: 20 seconds more for a server in a swarm whose node does not respond, and up to the
+    /// sandbox's lease while E2B does not respond.
     ///
     /// # Cancel safety
     ///

@@ -13,12 +13,13 @@ use tokio::time::timeout;
 
 use crate::unit::Error;
 
-/// Longer than any launch. Exception: an image pull, which stops when the launch is cancelled.
+/// Timeout for an earlier launch. Longer than any launch, except an image pull, which stops when the launch is
+/// cancelled.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub struct KeyedLock {
     known: Mutex<HashMap<String, Weak<Semaphore>>>,
-    /// The name of the wait in errors, and its timeout.
+    /// What a waiting caller waits for, as named in errors, and the timeout of the wait.
     what: &'static str,
     within: Duration,
 }

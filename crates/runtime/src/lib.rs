@@ -3,15 +3,16 @@
 //! - [`process`]: an instance is a child process on the host itself. [`Host`] runs servers this way.
 //! - [`sandbox`]: servers as processes in namespaces and control groups.
 //! - [`Packages`]: packages named with `npx` and `uvx`, installed once.
-//! - [`Runtime`]: the interface of everything that runs servers. The crate `containers` has those whose instances are not
-//!   processes of this host.
+//! - [`Runtime`]: the interface of everything that runs servers. The crate `containers` has the runtimes whose
+//!   instances are not processes of this host.
 //! - [`Remote`]: an instance that is run by other code.
-//! - [`sentinel`]: the helper process that kills every instance if this process dies without doing so itself (`kill
+//! - [`sentinel`]: the helper process that kills every instance if this process dies without killing them itself (`kill
 //!   -9`, the out-of-memory killer).
 //!
 //! # Invariants
 //!
-//! - No instance outlives its [`process::Handle`], no grandchild its instance, and none of them this process.
+//! - No instance outlives its [`process::Handle`], no grandchild outlives its instance, and none of them outlives this
+//!   process.
 //! - No signal is sent to a process id that may have been reused.
 //! - Nothing blocks the async runtime, and every wait has a deadline.
 //!

@@ -6,8 +6,9 @@
 //! - A chosen port is on [`CHOSEN_ADDRESS`]. Browsers send the cookies of a host to all of its ports, and the console is usually
 //!   on 127.0.0.1. A port given in the configuration, or chosen by an older version, stays on 127.0.0.1, with a warning
 //!   ([`notice`]).
-//! - A given port is never replaced by another one. A chosen port is requested again at the next start of the server or
-//!   of the gateway, and is not chosen for another server while it is recorded.
+//! - A port is *given* in the configuration, or *chosen* by this module. A given port is never replaced by another one.
+//!   A chosen port is requested again at the next start of the server or of the gateway, and is not chosen for another
+//!   server while it is recorded.
 //! - Only the ports of the [`MAX_SERVERS`] most recently started servers are recorded.
 //!
 //! # Deliberately absent
@@ -41,7 +42,7 @@ const PORT_RANGE: Range<u16> = 16_384..32_768;
 pub(crate) const CHOSEN_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Limit for the servers whose ports are recorded.
 const MAX_SERVERS: usize = 1024;
-/// Delay after a failed `accept`, which means that descriptors have run out.
+/// Delay before the next `accept` after one has failed because file descriptors ran out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Timeout for a listener to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,9 +64,9 @@ struct Row {
     /// The id of its sandbox.
     id: String,
     name: String,
-    /// Port inside → port of this host.
+    /// Port in the sandbox → port of this host.
     ports: BTreeMap<u16, u16>,
-    /// Ports inside that are published on [`CHOSEN_ADDRESS`]. The others are on 127.0.0.1.
+    /// Ports in the sandbox that are published on [`CHOSEN_ADDRESS`]. The others are on 127.0.0.1.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     apart: BTreeSet<u16>,
 }
@@ -108,7 +109,7 @@ pub struct Listeners {
     _open: Option<Sender<()>>,
 }
 
-/// Waits for the end of [`Listeners`].
+/// Waits until all sockets of [`Listeners`] are closed.
 #[derive(Debug)]
 pub(crate) struct Closing(Receiver<()>);
 
@@ -131,7 +132,8 @@ impl Ports {
             let inner = Arc::clone(&self.0);
             let (id, name) = (unit.sandbox.id.clone(), unit.label.to_owned());
             let bound = tokio::task::spawn_blocking(move || inner.bind(&id, &name, &ports)).await;
-            let gone = |_| Error::Failed("listening for its ports was interrupted".to_owned());
+            let gone =
+                |_| Error::Failed("listening on the server's ports was interrupted".to_owned());
             for (inside, listener) in bound.map_err(gone)?? {
                 let address = listener.local_addr().map_err(lost)?;
                 if let Some(notice) = notice(address) {
@@ -140,7 +142,8 @@ impl Ports {
                 let listener = listener
                     .set_nonblocking(true)
                     .and_then(|()| TcpListener::from_std(listener));
-                let failed = |error| Error::Failed(format!("cannot listen for its ports: {error}"));
+                let failed =
+                    |error| Error::Failed(format!("cannot listen on the server's ports: {error}"));
                 all.push((inside, listener.map_err(failed)?));
             }
         }
@@ -185,11 +188,11 @@ impl Inner {
             }
         }
         if let Some(error) = refused {
-            // It keeps its previous ports.
+            // The server keeps the ports recorded before.
             table.extend(before);
             return Err(error);
         }
-        // A port that belonged to another server belongs to this one now.
+        // These ports now belong to this server: remove them from the rows of other servers.
         for other in table.iter_mut() {
             let is_own = |host: &u16| row.ports.values().any(|own| own == host);
             other.ports.retain(|_, host| !is_own(host));
@@ -279,7 +282,7 @@ fn choose(
 }
 
 fn lost(error: io::Error) -> Error {
-    Error::Failed(format!("cannot determine its port: {error}"))
+    Error::Failed(format!("cannot determine the chosen port: {error}"))
 }
 
 fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
@@ -297,10 +300,10 @@ fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
                     why.push_str(&format!(", for the server `{}`", row.name));
                 }
             }
-            why + "; free it, or give another one"
+            why + "; free it, or give another port"
         }
         io::ErrorKind::PermissionDenied => {
-            format!("port {port} of this host requires root; give one from 1024 on, or none")
+            format!("port {port} of this host requires root; give a port from 1024 on, or none")
         }
         io::ErrorKind::AddrNotAvailable => {
             let ip = address.ip();
@@ -336,7 +339,7 @@ impl Listeners {
         Closing(closing)
     }
 
-    /// Accepts the next connection. Returns it with its port inside.
+    /// Accepts the next connection. Returns it with its port in the sandbox.
     ///
     /// # Cancel safety
     ///
@@ -400,7 +403,7 @@ mod tests {
         let (second, others) = bind(&ports, "a", &two).unwrap();
         assert!(second.iter().all(|port| !first.contains(port)));
         drop((held, others));
-        // The ports stay the same in the next run of the gateway, even though the others are free now.
+        // The ports stay the same in the next run of the gateway, even though other ports are free now.
         let ports = Ports::new(file);
         for _ in 0..2 {
             assert_eq!(bind(&ports, "a", &two).unwrap().0, second);
@@ -446,7 +449,7 @@ mod tests {
         };
         let both = [ONE, given];
         let (_, listeners) = bind(&ports, "b", &both).unwrap();
-        // Given ports come first.
+        // The ports that the server's settings name come first.
         let addresses = [0, 1].map(|at: usize| listeners[at].local_addr().unwrap());
         assert_eq!(addresses[0].ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert!(notice(addresses[0]).unwrap().contains("127.0.0.2"));

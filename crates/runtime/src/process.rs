@@ -14,7 +14,7 @@
 //!
 //! # Invariants
 //!
-//! - Every child is reaped. By then, everything that it started is dead: the process group, the session, and all
+//! - Every child is reaped. By then, everything that the child started is dead: the process group, the session, and all
 //!   processes with its marker.
 //! - The leader of a group is reaped last, so that the group id cannot be reused while signals are sent to it.
 //! - Dropping the last [`Handle`] kills the instance.

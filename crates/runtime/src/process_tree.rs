@@ -28,7 +28,7 @@ use rustix::process::{
 /// The environment variable that marks every process of an instance: `<run>:<serial>:<label>`.
 pub(crate) const MARKER: &str = "TOOLWHARF_INSTANCE";
 
-/// More than the kernel allows (a quarter of an 8 MiB stack, at most 6 MiB).
+/// Limit for the environment of a process. The kernel allows less: a quarter of an 8 MiB stack, at most 6 MiB.
 const MAX_ENVIRON_BYTES: u64 = 8 << 20;
 
 /// Limit for repeated listings. More than ever needed, unless thousands of processes start every second.
@@ -119,7 +119,8 @@ pub(crate) struct ProcessTree {
 impl ProcessTree {
     /// Everything that one instance ever started. Its leader must not be reaped yet.
     pub(crate) fn instance(leader: Pid, marker: &str) -> Self {
-        // With the NUL that ends an environment string, so that the marker of instance 1 does not match instance 10.
+        // The text includes the NUL that ends an environment string, so that the marker of instance 1 does not match
+        // instance 10.
         let marker = format!("{MARKER}={marker}\0").into_bytes();
         Self {
             marker: Some(marker),
@@ -171,7 +172,7 @@ impl ProcessTree {
             return Marked::No;
         };
         let mut environ = Vec::new();
-        // Unreadable means that it belongs to another user, or is gone. Neither is a member.
+        // If the file is unreadable, the process belongs to another user or is gone, and is no member.
         let Ok(file) = File::open(format!("/proc/{}/environ", pid.as_raw_pid())) else {
             return Marked::No;
         };
@@ -234,8 +235,8 @@ impl ProcessTree {
         found
     }
 
-    /// Reaps dead members, and those of `killed`, that became children of this process. This happens if it is PID 1 of
-    /// a container or a subreaper. The leaders are left to their owners.
+    /// Reaps dead members, and those of `killed`, that became children of this process. This happens if this process is
+    /// PID 1 of a container or a subreaper. The leaders are left to their owners.
     pub(crate) fn reap_adopted(&self, killed: &HashSet<Pid>) {
         let me = rustix::process::getpid().as_raw_pid();
         for stat in processes().filter_map(Stat::read) {

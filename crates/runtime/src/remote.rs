@@ -1,4 +1,4 @@
-//! The counterpart of a [`Handle`] for an instance that other code runs, in any way.
+//! The counterpart of a [`Handle`] for an instance that other code runs.
 //!
 //! Deliberately absent: a deadline. If an instance does not end after it is killed, its runtime does not respond, and
 //! its handle waits.
@@ -56,7 +56,7 @@ impl Remote {
         }
     }
 
-    /// Adds a line to its stderr.
+    /// Adds a line to the stderr of the instance.
     pub fn log(&self, line: &str) {
         self.shared.log.push(line.into());
     }
@@ -91,7 +91,7 @@ mod tests {
             let asked = tokio::time::Instant::now();
             assert_eq!(remote.requested().await, Request::Kill);
             assert_eq!(asked.elapsed(), grace);
-            // No further request, however long it takes.
+            // There is no further request, however long the test waits.
             let more = tokio::time::timeout(10 * grace, remote.requested()).await;
             assert!(more.is_err(), "{more:?}");
             remote.ended(Exit {

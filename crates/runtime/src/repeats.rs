@@ -21,7 +21,7 @@ const MAX_CAUSES: usize = 16;
 /// Counts repeated events.
 #[derive(Debug, Default)]
 pub struct Repeats {
-    /// By the hash of the cause. `None` stands for all causes beyond the limit.
+    /// The counts by the hash of the cause. The key `None` is for all causes beyond the limit.
     causes: Mutex<HashMap<Option<u64>, Cause>>,
 }
 

@@ -13,9 +13,9 @@
 //!   bubblewrap processes count towards its memory limit (less than 1 MiB), but not towards its process limit.
 //! - An environment with only the variables of the launch, `PATH`, `HOME`, `LANG`, the marker, and the proxy variables
 //!   if it has a proxy.
-//!
 //! - A system call filter (`seccomp`).
-//! - Control groups with its processor, memory and process limits. It joins them before its first instruction. The two
+//!
+//! # The disk limit
 //!
 //! `limits.disk` bounds everything the server can write to. If it has volumes and file systems can be created (see
 //! `volume`), volumes and `/tmp` share one file system of that size, less what `/run` and `/dev/shm` may use. Without
@@ -108,9 +108,9 @@ pub struct Options {
     /// run.
     pub install: String,
     pub ports: Ports,
-    /// Files that no server sees, whatever is shown around them.
+    /// Files that no server may see, even if the folder around them is shown.
     pub own: Own,
-    /// Runs [`shim_main`] with the arguments that follow these.
+    /// The command that runs [`shim_main`]; the sandbox appends the shim's arguments.
     pub shim: SentinelCommand,
 }
 
@@ -325,7 +325,7 @@ impl Bubblewrap {
             };
             match rows.iter().filter(expected).find(|row| !row.holds) {
                 Some(row) => Err(Error::Failed(format!(
-                    "the sandbox does not hold: {}",
+                    "the sandbox is not isolated: {}",
                     row.how
                 ))),
                 None => Ok((rows, plan)),
@@ -471,8 +471,9 @@ pub fn preview(launch: &Launch, own: &Own) -> Result<Option<VisibleFiles>, Error
 
 /// Finds and records the process that will become the server.
 fn found(ready: &Ready, group: &Group, cell: &Cell) -> Result<Pid, Error> {
-    let unknown =
-        || Error::Failed("the kernel did not report the process in the sandbox".to_owned());
+    let unknown = || {
+        Error::Failed("the kernel did not report the id of the process in the sandbox".to_owned())
+    };
     let pid = ready.pid.ok_or_else(unknown)?;
     cell.found(pid)
         .map_err(failed("the process in the sandbox is gone"))?;
@@ -513,13 +514,13 @@ fn connect(
         }));
     }
     let addresses = listeners.addresses();
-    let addresses = addresses.map_err(failed("cannot listen for its ports"))?;
+    let addresses = addresses.map_err(failed("cannot listen on the server's ports"))?;
     if forwards(unit.sandbox) {
         let helper = sockets.next().ok_or_else(missing)?;
         let ports = unit.sandbox.ports.iter().map(|port| port.inside).collect();
         cell.wait_for(listeners.closing());
         let forward = Forward::new(helper, ports, listeners);
-        let forward = forward.map_err(failed("cannot speak to the helper"))?;
+        let forward = forward.map_err(failed("cannot use the socket to the port helper"))?;
         cell.own(own_task(forward.run()));
     }
     // With an open network, the server binds these ports itself from here on.

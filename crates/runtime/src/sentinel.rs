@@ -1,4 +1,4 @@
-//! The helper process that briefly outlives this one and kills everything else that does.
+//! The helper process that outlives this process for a short time, and kills all other processes that do.
 //!
 //! A sentinel is the host's own binary, started again with an argument known only to the host. The binary then calls
 //! [`main`] and does nothing else. Host and sentinel are connected by a socket. While the host lives, the sentinel only
@@ -22,11 +22,12 @@
 //!   also holds a copy of the host's end of the socket, so the sentinel cannot see the end of the socket before it has
 //!   seen that line. This leaves no gap, whenever the host dies.
 //! - **A leader is removed from the list before it is reaped.** So while the host lives, no process id on the list can
-//!   be reused, dead or alive. After the host's death, an id could be reused. It is used only if its process started at
-//!   the same tick as the listed one, or if no process has it. In the latter case, other processes in its session are
-//!   what it left behind, since an id in use as a session id is not assigned again.
+//!   be reused, dead or alive. After the host's death, an id could be reused. The sentinel uses an id only if its
+//!   process started at the listed tick, or if no process has the id. In the latter case, the processes in the session
+//!   with this id were left behind by the leader: the kernel does not assign an id again while it is in use as a
+//!   session id.
 //! - The sentinel has its own session, an empty environment, `/` as its directory and no terminal. So nothing aimed at
-//!   the host affects it, not even the sweep of another host that started this one.
+//!   the host affects it, not even the sweep of an outer host that started this host.
 //!
 //! # Deliberately absent
 //!
@@ -234,7 +235,7 @@ struct List {
     /// Guests, each with its start tick.
     guests: BTreeMap<i32, u64>,
     prune_at: usize,
-    /// In nanoseconds of the monotonic clock.
+    /// The deadline, in nanoseconds of the monotonic clock.
     deadline: Option<u64>,
     /// True if the deadline has passed and no new one was set.
     lapsed: bool,
@@ -405,7 +406,7 @@ mod tests {
     #[test]
     fn a_list_of_the_dead_does_not_grow() {
         let mut list = List::default();
-        // Process ids beyond the largest one that Linux can be configured to use.
+        // The process ids are beyond the largest one that Linux can be configured to use.
         for pid in 0..10_000 {
             list.apply(format!("+{}", 5_000_000 + pid).as_bytes());
         }

@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 const TAIL_BYTES: usize = 64 << 10;
-/// Also limited in lines, because short lines need more memory than their bytes.
+/// The tail is also limited in lines, because short lines need more memory than their bytes.
 const TAIL_LINES: usize = 2048;
 const MAX_LINE_BYTES: usize = 8 << 10;
 const MAX_LAGGING_LINES: usize = 256;

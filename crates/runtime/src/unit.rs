@@ -43,7 +43,7 @@ pub struct Fence {
     pub number: i64,
 }
 
-/// Launches of gateways of one database.
+/// Launches by the gateways of one database, by their fencing tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fences {
     pub installation: Arc<str>,
@@ -62,14 +62,14 @@ pub struct Confined<'a> {
 
 /// A running server.
 pub struct Instance {
-    /// Its standard streams, if the transport is stdio.
+    /// The server's standard streams, if the transport is stdio.
     pub stdio: Option<Stdio>,
     /// The addresses on which its ports are published.
     pub ports: BTreeMap<u16, SocketAddr>,
     pub handle: Handle,
-    /// Empty without a sandbox.
+    /// The promises of the sandbox, and whether each is kept. Empty without a sandbox.
     pub enforced: Arc<[Enforced]>,
-    /// `None` if the runtime cannot list it. Only bubblewrap sandboxes can.
+    /// The visible files. `None` if the runtime cannot list them; only bubblewrap sandboxes can.
     pub files: Option<Arc<VisibleFiles>>,
 }
 
@@ -222,7 +222,7 @@ pub trait Runtime: Send + Sync + 'static {
     }
 }
 
-/// Removes all of them, and continues after failures. `remove` returns the number of instances removed.
+/// Calls `remove` for each item, and continues after failures. `remove` returns the number of instances removed.
 ///
 /// # Errors
 /// The last error.

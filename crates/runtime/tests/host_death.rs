@@ -1,4 +1,4 @@
-//! Nothing survives the host, however it ends.
+//! No process outlives the host, however the host ends.
 
 #![expect(clippy::unwrap_used, reason = "it is a test")]
 
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{VICTIM, alive, children, kill, marked, read_until, sh, spawner, wait_for};
+use support::{VICTIM, alive, children, kill, marked, sh, spawner, up, wait_for};
 use tokio::time::Instant;
 
 struct Host {
@@ -81,7 +81,7 @@ async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
 #[tokio::test]
 async fn a_host_that_just_exits_leaves_nothing() {
     let mut host = Host::start(&["exit", "3"]);
-    // Printed when all families are running.
+    // Waits until the host reports that all families are running.
     host.ready();
     let status = host.gone("the families to die").await;
     assert_eq!(status.code(), Some(3), "{status}");
@@ -141,8 +141,7 @@ async fn a_sentinel_is_deaf_and_alone() {
     ] {
         kill(sentinel, signal);
     }
-    let mut instance = spawner.spawn(sh("echo up; read line")).await.unwrap();
-    read_until(&mut instance, "up").await;
+    let instance = up(&spawner, "echo up; read line").await;
     assert_eq!(sentinel_of(std::process::id()), Some(sentinel));
     assert_eq!(
         std::fs::read(format!("/proc/{sentinel}/environ")).unwrap(),

@@ -11,9 +11,9 @@ use runtime::process::{Exit, Missed};
 use runtime::{Error, Runtime, Unit};
 use support::{
     TEST_TIMEOUT, alive, bubblewrap, children, command, descriptors, family, marked, options,
-    peak_memory, read_to_end, read_until, sh, spawner, wait_for,
+    peak_memory, read_to_end, read_until, sh, spawner, up, wait_for,
 };
-use testkit::soak;
+use testkit::{in_time, soak};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
@@ -31,9 +31,7 @@ async fn bytes_go_through_untouched() {
     };
     let mut received = Vec::new();
     let reading = instance.stdout.read_to_end(&mut received);
-    let ((), read) = timeout(TEST_TIMEOUT, async { tokio::join!(writing, reading) })
-        .await
-        .unwrap();
+    let ((), read) = in_time(TEST_TIMEOUT, async { tokio::join!(writing, reading) }).await;
     read.unwrap();
     assert!(received == sent);
     let exit = instance.handle.exited().await;
@@ -100,11 +98,7 @@ async fn a11_stop_all_reaps_everything() {
     let spawner = spawner();
     let mut instances = Vec::new();
     for _ in 0..10 {
-        let mut instance = spawner
-            .spawn(sh("sleep 1000 & setsid sleep 1000 & echo up; wait"))
-            .await
-            .unwrap();
-        read_until(&mut instance, "up").await;
+        let instance = up(&spawner, "sleep 1000 & setsid sleep 1000 & echo up; wait").await;
         instances.push(instance);
     }
     // A process in the middle of an `exec` has no environment to be recognised by.
@@ -130,16 +124,17 @@ async fn stop_ends_all_kinds_of_descendants() {
         "set -m; sleep 1000 & sleep 1000 & echo up; wait",
         // The leader executes another program. Its first child has cleared the marker but stays in the session.
         "env -i sleep 1000 & exec sleep 1000",
-        // Several forks, each in a new session.
+        // The script forks several times, each time in a new session.
         "setsid setsid setsid sh -c 'sleep 1000 & setsid sleep 1000 & wait' & wait",
     ] {
         let mut instance = spawner.spawn(sh(script)).await.unwrap();
         let (run, leader) = (spawner.run_id(), instance.handle.pid().unwrap());
-        // Some exit by themselves. Without their output or exit code, the test would not know that they had started.
+        // Some scripts exit on their own, so the test waits for their output.
         if script.contains("echo up") {
             read_until(&mut instance, "up").await;
         } else {
-            // Or a leader that exited successfully after it had started them.
+            // Otherwise, the test waits for a second process, or for a leader that exited with code 0 after it had
+            // started its descendants.
             let ended = || instance.handle.exit_status();
             wait_for("the descendants", || {
                 family(run, leader).len() >= 2 || ended().is_some_and(|exit| exit.code == Some(0))
@@ -162,9 +157,7 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
     let spawner = spawner();
     let script = "sleep 1000 & setsid sleep 1000 & env -i sleep 1000 & exit 3";
     let instance = spawner.spawn(sh(script)).await.unwrap();
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert_eq!(
         exit,
         Exit {
@@ -181,13 +174,12 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
 
 #[tokio::test]
 async fn orphans_are_reaped_where_they_become_children_of_the_host() {
-    // As in the first process of a container.
+    // The first process of a container adopts orphans in the same way.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let spawner = spawner();
     let script = "sh -c 'sleep 1000 & setsid sleep 1000 & sleep 1000 & exit'; echo up; wait; cat";
     for kill in [false, true] {
-        let mut instance = spawner.spawn(sh(script)).await.unwrap();
-        read_until(&mut instance, "up").await;
+        let instance = up(&spawner, script).await;
         wait_for("orphans", || children().len() == 5).await;
         if kill {
             instance.handle.kill_now();
@@ -203,8 +195,7 @@ async fn orphans_are_reaped_where_they_become_children_of_the_host() {
 async fn who_ignores_sigterm_is_killed_after_the_grace() {
     let spawner = spawner();
     let script = "trap '' TERM; sleep 1000 & echo up; wait; sleep 1000";
-    let mut instance = spawner.spawn(sh(script)).await.unwrap();
-    read_until(&mut instance, "up").await;
+    let instance = up(&spawner, script).await;
     let grace = Duration::from_millis(300);
     let begun = Instant::now();
     let exit = instance.handle.stop(grace).await;
@@ -249,20 +240,18 @@ async fn stop_does_not_need_a_closed_stdin() {
 async fn a_closed_stdin_is_seen() {
     let instance = spawner().spawn(command("cat", &[])).await.unwrap();
     drop(instance.stdin);
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert_eq!(exit.code, Some(0));
 }
 
 #[tokio::test]
 async fn racing_stops_agree_and_the_shortest_grace_counts() {
     let spawner = spawner();
-    let mut instance = spawner
-        .spawn(sh("trap '' TERM; echo up; while :; do sleep 0.01; done"))
-        .await
-        .unwrap();
-    read_until(&mut instance, "up").await;
+    let instance = up(
+        &spawner,
+        "trap '' TERM; echo up; while :; do sleep 0.01; done",
+    )
+    .await;
     let begun = Instant::now();
     let mut stops = tokio::task::JoinSet::new();
     for seconds in [1000, 20, 0, 600] {
@@ -272,50 +261,46 @@ async fn racing_stops_agree_and_the_shortest_grace_counts() {
     // A stop that is dropped at once changes nothing.
     let _ = timeout(Duration::ZERO, instance.handle.stop(TEST_TIMEOUT)).await;
     instance.handle.kill_now();
-    let exits = timeout(TEST_TIMEOUT, stops.join_all()).await.unwrap();
+    let exits = in_time(TEST_TIMEOUT, stops.join_all()).await;
     assert!(exits.iter().all(|exit| exit.signal == SIGKILL), "{exits:?}");
     assert!(begun.elapsed() < Duration::from_secs(15));
-    // It also works after the exit.
+    // A stop also works after the exit.
     assert_eq!(instance.handle.stop(TEST_TIMEOUT).await.signal, SIGKILL);
 }
 
 #[tokio::test]
 async fn a_dropped_stop_goes_on() {
     let spawner = spawner();
-    let mut instance = spawner
-        .spawn(sh("trap '' TERM; echo up; while :; do sleep 0.01; done"))
-        .await
-        .unwrap();
-    read_until(&mut instance, "up").await;
+    let instance = up(
+        &spawner,
+        "trap '' TERM; echo up; while :; do sleep 0.01; done",
+    )
+    .await;
     let grace = Duration::from_millis(100);
     assert!(
         timeout(Duration::ZERO, instance.handle.stop(grace))
             .await
             .is_err()
     );
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert_eq!(exit.signal, SIGKILL);
 }
 
 #[tokio::test]
 async fn dropping_the_last_handle_kills() {
     let spawner = spawner();
-    let mut instance = spawner
-        .spawn(sh(
-            "trap '' TERM; sleep 1000 & setsid sleep 1000 & echo up; wait; wait",
-        ))
-        .await
-        .unwrap();
-    read_until(&mut instance, "up").await;
+    let instance = up(
+        &spawner,
+        "trap '' TERM; sleep 1000 & setsid sleep 1000 & echo up; wait; wait",
+    )
+    .await;
     let pid = instance.handle.pid().unwrap();
     let clone = instance.handle.clone();
     let exited = clone.exited();
     drop(instance);
     assert!(alive(pid), "there is a handle yet");
     drop(clone);
-    assert_eq!(timeout(TEST_TIMEOUT, exited).await.unwrap().signal, SIGKILL);
+    assert_eq!(in_time(TEST_TIMEOUT, exited).await.signal, SIGKILL);
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
 }
 
@@ -323,14 +308,8 @@ async fn dropping_the_last_handle_kills() {
 fn the_end_of_the_async_runtime_kills() {
     let spawner = spawner();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let instance = runtime.block_on(async {
-        let mut instance = spawner
-            .spawn(sh("sleep 1000 & setsid sleep 1000 & echo up; wait"))
-            .await
-            .unwrap();
-        read_until(&mut instance, "up").await;
-        instance
-    });
+    let script = "sleep 1000 & setsid sleep 1000 & echo up; wait";
+    let instance = runtime.block_on(up(&spawner, script));
     let handle = instance.handle.clone();
     drop(runtime);
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
@@ -341,8 +320,7 @@ fn the_end_of_the_async_runtime_kills() {
 #[tokio::test]
 async fn a_launch_that_nobody_waits_for_is_undone() {
     let spawner = spawner();
-    // Longer and longer delays, until some launches were cut off and some were not. Then some were cut off in the
-    // middle.
+    // The delay grows until some launches were cut off and some were not, so that some were cut off in the middle.
     let (mut undone, mut done) = (0, 0);
     let begun = Instant::now();
     for round in 0_u64.. {
@@ -372,7 +350,7 @@ async fn a_flood_of_stderr_takes_bounded_memory() {
     let spawner = spawner();
     let before = peak_memory();
     for script in [
-        // Data without a newline, then only newlines, then lines.
+        // The scripts write data without a newline, only newlines, and lines.
         "head -c 500000000 /dev/zero >&2; echo >&2; echo last >&2",
         "yes '' | head -c 5000000 >&2; yes $(seq 100) | head -c 500000000 >&2; echo >&2; echo last >&2",
     ] {
@@ -446,7 +424,7 @@ async fn many_at_once() {
         let spawner = spawner.clone();
         launches.spawn(async move { spawner.spawn(command("cat", &[])).await.unwrap() });
     }
-    let instances = timeout(TEST_TIMEOUT, launches.join_all()).await.unwrap();
+    let instances = in_time(TEST_TIMEOUT, launches.join_all()).await;
     assert_eq!(marked(spawner.run_id()).len(), 100);
     let begun = Instant::now();
     spawner.stop_all(TEST_TIMEOUT).await;
@@ -467,53 +445,35 @@ async fn errors_say_what_to_do() {
     std::fs::set_permissions(&script, mode).unwrap();
     std::os::unix::fs::symlink("/nonexistent", here.join("dangling")).unwrap();
 
-    let check = async |program: &str, cwd: Option<&str>, expected: &[&str]| {
+    // Columns: program, working directory, parts of the message. `@` is the test's folder.
+    let table = "
+        no-such-thing | - | command `no-such-thing` not found in PATH; install it or give its full path
+        npx -y thing | - | give `npx` as the command and the rest as `args`
+        ~/bin/thing | - | `~` is not expanded
+        @/gone | - | no such file … correct the path
+        ./gone | @/ | not found from
+        sh | @/gone | working directory … gone … does not exist
+        sh | @/plain | working directory … is not a directory
+        @/plain | - | not executable … chmod +x
+        @/ | - | it is a directory
+        @/script | - | interpreter … does not exist
+        @/dangling | - | link to a file that does not exist
+        | - | the command is empty
+    ";
+    for row in table.trim().lines() {
+        let row = row.replace('@', here.to_str().unwrap());
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [program, cwd, expected] = columns[..] else {
+            panic!("{row}");
+        };
         let mut unit = command(program, &[]);
         unit.label = "weather".into();
-        Arc::make_mut(&mut unit.launch).cwd = cwd.map(|cwd| here.join(cwd));
+        Arc::make_mut(&mut unit.launch).cwd = (cwd != "-").then(|| cwd.into());
         let error = spawner.spawn(unit).await.unwrap_err().to_string();
-        for part in ["server `weather`"].iter().chain(expected) {
+        for part in expected.split(" … ").chain(["server `weather`"]) {
             assert!(error.contains(part), "{error:?} lacks {part:?}");
         }
-    };
-    let path = |name: &str| here.join(name).display().to_string();
-    check(
-        "no-such-thing",
-        None,
-        &["command `no-such-thing` not found in PATH; install it or give its full path"],
-    )
-    .await;
-    check(
-        "npx -y thing",
-        None,
-        &["give `npx` as the command and the rest as `args`"],
-    )
-    .await;
-    check("~/bin/thing", None, &["`~` is not expanded"]).await;
-    check(&path("gone"), None, &["no such file", "correct the path"]).await;
-    check("./gone", Some(""), &["not found from"]).await;
-    check(
-        "sh",
-        Some("gone"),
-        &["working directory", "gone", "does not exist"],
-    )
-    .await;
-    check(
-        "sh",
-        Some("plain"),
-        &["working directory", "is not a directory"],
-    )
-    .await;
-    check(&path("plain"), None, &["not executable", "chmod +x"]).await;
-    check(&path(""), None, &["it is a directory"]).await;
-    check(&path("script"), None, &["interpreter", "does not exist"]).await;
-    check(
-        &path("dangling"),
-        None,
-        &["link to a file that does not exist"],
-    )
-    .await;
-    check("", None, &["the command is empty"]).await;
+    }
 
     let long = command("true", &[&"x".repeat(8 << 20)]);
     let error = spawner.spawn(long).await.unwrap_err().to_string();

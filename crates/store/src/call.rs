@@ -2,8 +2,8 @@
 //!
 //! Invariants: a row with a recorded outcome never changes again. Writes are idempotent, so a batch can be written
 //! again when it is unknown whether the first attempt succeeded. No record is rejected because of its content: a NUL is
-//! written as U+FFFD and names are truncated to [`MAX_KEY`] bytes, because one odd call must not fail the batch that it
-//! is part of.
+//! written as U+FFFD and names are truncated to [`MAX_KEY`] bytes, because one unusual call must not fail its whole
+//! batch.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, Text, execute, page, row, rows, table},
+    sql::{Filter, Key, Text, execute, page, row, rows, table, words},
 };
 
 table!(
@@ -28,7 +28,7 @@ table!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallStatus {
-    /// Not finished yet.
+    /// The call has not finished yet.
     Open,
     Ok,
     /// The tool reported a failure (`isError`).
@@ -95,7 +95,7 @@ pub enum CallWrite {
     Outcome(CallEnd),
 }
 
-/// A call that is about to be made.
+/// The record of a call that is about to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewCall {
     /// Made by [`crate::new_id`] when the call begins: lists and retention read the time of a call from its id.
@@ -135,11 +135,11 @@ pub struct CallFilter {
     pub tool: Option<String>,
     pub status: Option<CallStatus>,
     pub caller: Option<String>,
-    /// The agent run.
+    /// Only calls of this agent run.
     pub run: Option<String>,
-    /// Begun at this time or later, to the millisecond.
+    /// Only calls that began at this time or later, to the millisecond.
     pub since: Option<Time>,
-    /// Begun before this time, to the millisecond.
+    /// Only calls that began before this time, to the millisecond.
     pub until: Option<Time>,
 }
 
@@ -288,7 +288,7 @@ impl Store {
     }
 }
 
-/// The text with NULs replaced. (`QueryBuilder` panics on a NUL.)
+/// Replaces the NULs of a text. (`QueryBuilder` panics on a NUL.)
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}").into()
@@ -297,7 +297,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text as a name: NULs replaced, truncated to [`MAX_KEY`] bytes.
+/// Converts a text to a name: replaces NULs, and truncates it to [`MAX_KEY`] bytes.
 pub(crate) fn name(text: &str) -> Cow<'_, str> {
     match clean(text) {
         Cow::Borrowed(text) => text[..text.floor_char_boundary(MAX_KEY)].into(),
@@ -305,39 +305,15 @@ pub(crate) fn name(text: &str) -> Cow<'_, str> {
     }
 }
 
-impl CallStatus {
-    /// The word used in the column and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Ok => "ok",
-            Self::ToolError => "tool_error",
-            Self::Error => "error",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl TryFrom<String> for CallStatus {
-    type Error = String;
-
-    fn try_from(word: String) -> Result<Self, String> {
-        let all = [
-            Self::Open,
-            Self::Ok,
-            Self::ToolError,
-            Self::Error,
-            Self::Timeout,
-            Self::Cancelled,
-            Self::Unknown,
-        ];
-        let found = all.into_iter().find(|status| status.as_str() == word);
-        found.ok_or_else(|| format!("unknown call status {word:?}"))
-    }
-}
+words!(CallStatus, "call status", {
+    Open => "open",
+    Ok => "ok",
+    ToolError => "tool_error",
+    Error => "error",
+    Timeout => "timeout",
+    Cancelled => "cancelled",
+    Unknown => "unknown",
+});
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,9 @@
 //! The writer for call records.
 //!
-//! Nothing else is written as often, and each tool call waits for two writes. On Postgres, a batch is a few statements.
-//! On SQLite, it uses a separate connection directly on the calling thread. sqlx has a thread for each connection, and
-//! the way there and back, through two channels per statement, takes longer than the statement.
+//! Call records are written more often than anything else, and each tool call waits for two writes. On Postgres, a
+//! batch is a few statements. On SQLite, the writer uses a separate connection directly on the calling thread. sqlx has
+//! a thread for each connection, and the two channel messages per statement, to that thread and back, take longer than
+//! the statement.
 
 use std::{sync::Arc, time::Duration};
 
@@ -188,7 +189,7 @@ async fn into_postgres(
     if intents.len().max(outcomes.len()) <= MAX_STATEMENT_ROWS
         && intents.is_empty() != outcomes.is_empty()
     {
-        // A single statement is its own transaction, and needs a third of the round trips.
+        // A single statement is its own transaction. It needs one third of the round trips of an explicit transaction.
         let mut conn = pool.acquire().await?;
         return if outcomes.is_empty() {
             insert(&mut conn, process, &intents).await
@@ -258,8 +259,8 @@ async fn close(conn: &mut PgConnection, ends: &[&CallEnd]) -> sqlx::Result<()> {
 }
 
 /// Repeats the last row until the number of rows is a power of two or a multiple of [`MAX_STATEMENT_ROWS`]. This limits
-/// the number of different statements to prepare and cache, and lets a small batch fit into one statement. A row that
-/// occurs twice is written once.
+/// the number of different statements to prepare and cache, and lets a small batch fit into one statement. The database
+/// writes a repeated row only once.
 fn fill<T: Copy>(rows: &mut Vec<T>) {
     if let Some(last) = rows.last().copied() {
         let chunks = rows.len().next_multiple_of(MAX_STATEMENT_ROWS);
@@ -281,7 +282,7 @@ impl CallWriter {
 mod tests {
     use super::*;
 
-    /// The call writer waits for another write, however long its transaction takes.
+    /// The call writer waits for a write on the other connection, even if its transaction takes long.
     #[tokio::test]
     async fn it_takes_turns_with_what_else_is_written() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -307,7 +308,7 @@ mod tests {
         let mut written = std::pin::pin!(writer.write(&ends));
         let mut acquired = std::pin::pin!(write.acquire());
         tokio::time::pause();
-        // The disk takes as long as a busy memory card does.
+        // The other write takes 15 s, as on a busy memory card.
         for passed in [0, 15] {
             tokio::time::advance(Duration::from_secs(passed)).await;
             tokio::select! {

@@ -1,8 +1,9 @@
 //! Change notifications between replicas.
 //!
 //! Triggers add a row for each change, in the transaction that made the change. Rows do not become visible in the order
-//! of their numbers, and old rows are deleted. Each replica therefore remembers which rows it has seen ([`Sight`]); a
-//! count or the highest number would not be enough. SQLite allows one gateway only, so there are no changes by others.
+//! of their numbers, and old rows are deleted. Each replica therefore remembers which rows it has seen ([`Sight`]); the
+//! number of rows or the highest row number would not be enough. SQLite allows one gateway only, so there are no
+//! changes by others.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +17,8 @@ use crate::{
     sql::{Pool, execute, rows},
 };
 
-/// Age above which no change with a lower number can still become visible. The database ends open transactions much
-/// earlier (`statement_timeout`, `idle_in_transaction_session_timeout`).
+/// When a change is older than this, no change with a lower number can become visible any more. The database ends open
+/// transactions much earlier (`statement_timeout`, `idle_in_transaction_session_timeout`).
 const SETTLE_TIME: TimeDelta = TimeDelta::minutes(2);
 /// Maximum time between two polls that are guaranteed to miss no change. Changes are kept for twice that long.
 const MAX_GAP: TimeDelta = TimeDelta::minutes(30);
@@ -32,7 +33,7 @@ pub enum Topic {
     Logins,
     /// Registered servers.
     Servers,
-    /// Any project.
+    /// Any project. The topic does not say which one.
     Projects,
     /// A project, its servers, secrets or tool settings.
     Project(ProjectId),
@@ -48,8 +49,8 @@ impl Topic {
         Self::Projects,
     ];
 
-    /// Returns `None` for a topic of a later or an earlier version. A changed project also has a row `projects`, for
-    /// versions that know no other topic for it.
+    /// Returns `None` for an unknown topic, from a later or an earlier version. For a changed project there is also a
+    /// row `projects`, because some versions know only that topic.
     fn parse(text: &str) -> Option<Self> {
         match text {
             "keys" => Some(Self::Keys),
@@ -65,7 +66,7 @@ impl Topic {
     }
 }
 
-/// The changes that a replica has seen.
+/// Records which changes a replica has seen.
 #[derive(Debug, Default)]
 pub struct Sight {
     /// The database history that the numbers belong to. After a failover, the same number may be a different change.
@@ -77,11 +78,11 @@ pub struct Sight {
     seen: BTreeSet<i64>,
 }
 
-/// The history, the time of the poll and, if there is one, a change.
+/// The history, the time of the poll and, if the poll found one, a change: its number, topic and time.
 type Row = (String, Time, Option<i64>, Option<String>, Option<Time>);
 
 impl Sight {
-    /// True if the rows above the floor include everything new.
+    /// Returns whether the rows above the floor include every new change. `false` after a failover or a long gap.
     fn goes_on(&self, history: &str, now: Time) -> bool {
         let looked = self.looked.is_some_and(|at| now - at <= MAX_GAP);
         looked && self.history == history
@@ -127,9 +128,8 @@ impl Store {
     }
 
     async fn changes_after(&self, floor: i64) -> Result<Vec<Row>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             Row,
             "SELECT look.history, look.now, changed.id, changed.topic, changed.at
              FROM (SELECT kb.toolwharf_timeline() || ' ' || (SELECT COUNT(*) FROM kb.toolwharf_timelines) AS history,
@@ -139,15 +139,14 @@ impl Store {
         )
     }
 
-    /// Deletes changes older than one hour, and the leases that inherited sessions, after 30 days.
+    /// Deletes changes older than one hour, and leases for inherited sessions older than 30 days.
     pub async fn change_prune(&self) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.toolwharf_changes WHERE at < clock_timestamp() - INTERVAL '1 hour'"
         )?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.toolwharf_leases
              WHERE name LIKE 'sessions:%' AND since < clock_timestamp() - INTERVAL '30 days'"
         )?;

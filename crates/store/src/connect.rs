@@ -1,4 +1,4 @@
-//! Where a database is, and how connections to it are set up.
+//! The location of a database, and the set-up of connections to it.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -11,9 +11,9 @@ pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// than one that fails, and clients wait longer than this.
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes per page. Most writes are call records, which touch a few pages and change a few hundred bytes in each. Larger
-/// pages would mean more to write and to wait for, and would not save space.
+/// pages would make each write larger and slower, and would not save space.
 const PAGE_BYTES: u32 = 1024;
-/// Bytes of the write-ahead log that are kept after a checkpoint.
+/// Size in bytes to which the write-ahead log is truncated after a checkpoint.
 pub(crate) const WAL_LIMIT_BYTES: u32 = 64 << 20;
 /// Pages in the write-ahead log that trigger a checkpoint.
 pub(crate) const CHECKPOINT_PAGES: u32 = 4000;

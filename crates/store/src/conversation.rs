@@ -50,10 +50,7 @@ impl Store {
         title: &str,
         body: &str,
     ) -> Result<ConversationRow> {
-        let mut tx = self.pool.begin().await?;
-        if let Some(project) = project {
-            crate::project::lock(&mut tx, project).await?;
-        }
+        let mut tx = self.locked(project).await?;
         let made = row!(
             tx,
             ConversationRow,
@@ -98,7 +95,7 @@ impl Store {
         }
         drop(conn);
         self.conversation_get(project, id).await?;
-        let why = "another turn was saved first: reload it";
+        let why = "another turn was saved first: reload the conversation";
         Err(Error::conflict("conversation", id, why))
     }
 
@@ -144,9 +141,6 @@ impl Store {
             Key(id),
             crate::project::scope(project),
         )?;
-        match removed {
-            0 => Err(Error::not_found("conversation", id)),
-            _ => Ok(()),
-        }
+        Error::unless_found(removed, "conversation", id)
     }
 }

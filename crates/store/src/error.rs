@@ -1,6 +1,6 @@
 //! Store errors, grouped by what the caller can do about them.
 //!
-//! Messages name the thing, and never contain SQL or a stored value. Of a database error, only the short message is
+//! Messages name the object, and never contain SQL or a stored value. Of a database error, only the short message is
 //! kept ([`Fault`]), because Postgres repeats the row in its detail lines.
 
 use std::fmt;
@@ -15,10 +15,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a store method failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The thing does not exist (404).
+    /// The object does not exist (404).
     #[error("there is no {what} {name:?}")]
     NotFound { what: &'static str, name: String },
-    /// The thing is not in the expected state, or its name is taken (409).
+    /// The object is not in the expected state, or its name is taken (409).
     #[error("{what} {name:?}: {why}")]
     Conflict {
         what: &'static str,
@@ -104,6 +104,18 @@ impl Error {
         }
     }
 
+    /// Returns [`Error::NotFound`] if a statement that should change one row has changed none.
+    pub(crate) fn unless_found(
+        changed: u64,
+        what: &'static str,
+        name: impl fmt::Display,
+    ) -> Result<()> {
+        match changed {
+            0 => Err(Self::not_found(what, name)),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn conflict(what: &'static str, name: impl fmt::Display, why: &'static str) -> Self {
         Self::Conflict {
             what,
@@ -112,25 +124,23 @@ impl Error {
         }
     }
 
+    fn unavailable(reason: &'static str) -> Self {
+        let source = None;
+        Self::Unavailable { reason, source }
+    }
+
     pub(crate) fn timed_out() -> Self {
-        Self::Unavailable {
-            reason: "it did not answer in time",
-            source: None,
-        }
+        Self::unavailable("it did not answer in time")
     }
 
     pub(crate) fn disk_too_slow() -> Self {
-        Self::Unavailable {
-            reason: "earlier writes to its file have not finished within 20 seconds: its disk is too slow, or too busy",
-            source: None,
-        }
+        Self::unavailable(
+            "earlier writes to its file have not finished within 20 seconds: its disk is too slow, or too busy",
+        )
     }
 
     pub(crate) fn read_only() -> Self {
-        Self::Unavailable {
-            reason: READ_ONLY,
-            source: None,
-        }
+        Self::unavailable(READ_ONLY)
     }
 }
 
@@ -144,10 +154,9 @@ impl From<sqlx::Error> for Error {
             sqlx::Error::Database(error) => from_database(error.as_ref()),
             // From [`crate::sql`]: `Text` and the similar types refuse a value by failing to encode it.
             sqlx::Error::Encode(error) => Self::Invalid(error.to_string()),
-            sqlx::Error::PoolTimedOut => Self::Unavailable {
-                reason: "it cannot be reached, or all connections to it are busy",
-                source: None,
-            },
+            sqlx::Error::PoolTimedOut => {
+                Self::unavailable("it cannot be reached, or all connections to it are busy")
+            }
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolClosed => {
                 unavailable("the connection to it is broken", error)
             }
@@ -174,7 +183,7 @@ impl From<rusqlite::Error> for Error {
         };
         let kind = match code {
             rusqlite::ffi::SQLITE_CONSTRAINT_FOREIGNKEY => ErrorKind::ForeignKeyViolation,
-            // The other constraints are handled alike.
+            // All other constraint violations are handled in the same way.
             code if code & 0xff == rusqlite::ffi::SQLITE_CONSTRAINT => ErrorKind::CheckViolation,
             _ => ErrorKind::Other,
         };
@@ -218,11 +227,11 @@ fn judged(kind: &ErrorKind, reason: Reason, fault: Fault) -> Error {
 }
 
 enum Reason {
-    /// A retry may succeed.
+    /// The database is unavailable at the moment, for this reason. A retry may succeed.
     Now(&'static str),
     /// This value can never be stored.
     Value,
-    /// Should never fail.
+    /// The statement should never fail: the database is damaged.
     Damaged,
 }
 

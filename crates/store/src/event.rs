@@ -48,7 +48,7 @@ impl Store {
         Ok(())
     }
 
-    /// Events, newest first, optionally those of one project or server. `page.after` is an id.
+    /// Events, newest first, optionally only those of one project or server. `page.after` is an id.
     pub async fn event_list(
         &self,
         project: Option<&ProjectId>,

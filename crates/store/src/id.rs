@@ -9,10 +9,10 @@ use uuid::{ContextV7, Timestamp, Uuid};
 pub type Time = DateTime<Utc>;
 
 /// A new id: a UUID version 7 as text. Later ids sort after earlier ones, so the order of ids is the order of creation,
-/// and a time corresponds to a position in it. Ids of two replicas are ordered by the database clock, as precisely as
-/// the replicas know it.
+/// and each time corresponds to a position in that order. Ids of two replicas are ordered by the database clock, as
+/// precisely as the replicas know it.
 pub fn new_id() -> String {
-    /// Orders ids of the same millisecond, and keeps ids ascending when the clock goes back.
+    /// Orders ids of the same millisecond, and keeps ids ascending if the clock is set back.
     static CONTEXT: Mutex<ContextV7> = Mutex::new(ContextV7::new());
     let now = now();
     let seconds = u64::try_from(now.timestamp()).unwrap_or(0);
@@ -25,7 +25,7 @@ pub fn now() -> Time {
     micros(model::clock::now().into())
 }
 
-/// The precision that is stored.
+/// Rounds a time down to the precision of the database, microseconds.
 pub(crate) fn micros(time: Time) -> Time {
     time.trunc_subsecs(6)
 }

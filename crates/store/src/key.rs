@@ -10,7 +10,7 @@ use crate::{
     id::{micros, new_id, now},
     project,
     quota::Quota,
-    sql::{Filter, Key, Text, execute, page, row, rows, table},
+    sql::{Filter, Key, Text, execute, page, row, rows, table, words},
 };
 
 table!($, "kb.api_keys", "id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at");
@@ -19,13 +19,13 @@ table!($, "kb.api_keys", "id, project_id, name, role, hint, created_at, last_use
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Everything, in every project. Such a key has no project.
+    /// Permits everything in every project. Such a key has no project.
     Admin,
-    /// Everything in its project, or in all projects.
+    /// Permits everything in the key's project, or in all projects if it has none.
     Manage,
-    /// Use the tools of its project, or of all projects.
+    /// Permits the use of tools in the key's project, or in all projects if it has none.
     Call,
-    /// Read its project, or all projects.
+    /// Permits reading the key's project, or all projects if it has none.
     Read,
 }
 
@@ -38,7 +38,7 @@ pub struct KeyRow {
     pub name: String,
     #[sqlx(try_from = "String")]
     pub role: Role,
-    /// A part of the key for recognising it.
+    /// A part of the key by which a user can recognise it.
     pub hint: String,
     pub created_at: Time,
     pub last_used_at: Option<Time>,
@@ -83,10 +83,7 @@ impl Store {
             let why = "an administrator's key has no project";
             return Err(Error::Invalid(why.to_owned()));
         }
-        let mut tx = self.pool.begin().await?;
-        if let Some(project) = key.project {
-            project::lock(&mut tx, project).await?;
-        }
+        let mut tx = self.locked(key.project).await?;
         let row = row!(
             tx,
             KeyRow,
@@ -110,7 +107,7 @@ impl Store {
         Ok(row)
     }
 
-    /// Keys by age, including revoked ones, optionally those of one project. `page.after` is an id.
+    /// Keys by age, including revoked ones, optionally only those of one project. `page.after` is an id.
     pub async fn key_list(&self, project: Option<&ProjectId>, page: &Page) -> Result<Vec<KeyRow>> {
         page!(
             self.pool.read().await?,
@@ -155,8 +152,8 @@ impl Store {
 
     /// A value that changes whenever the result of [`Store::keys_hashed`] changes.
     pub async fn keys_revision(&self) -> Result<String> {
-        // Keys can only be added, be revoked, or be deleted with their project. A database failover may lose such
-        // changes.
+        // Keys can only be added, be revoked, or be deleted with their project. The value also changes after a database
+        // failover, which may lose such changes.
         let row = row!(
             self.pool.read().await?,
             (i64, i64, String, i64),
@@ -222,29 +219,9 @@ impl Store {
     }
 }
 
-impl Role {
-    /// The word used in the column and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Manage => "manage",
-            Self::Call => "call",
-            Self::Read => "read",
-        }
-    }
-}
-
-impl TryFrom<String> for Role {
-    type Error = String;
-
-    fn try_from(word: String) -> Result<Self, String> {
-        match word.as_str() {
-            "admin" => Ok(Self::Admin),
-            "manage" => Ok(Self::Manage),
-            "call" => Ok(Self::Call),
-            "read" => Ok(Self::Read),
-            _ => Err(format!("unknown role {word:?}")),
-        }
-    }
-}
+words!(Role, "role", {
+    Admin => "admin",
+    Manage => "manage",
+    Call => "call",
+    Read => "read",
+});

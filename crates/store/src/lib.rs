@@ -1,13 +1,13 @@
 //! Persistent state, and all of the SQL.
 //!
 //! A [`Store`] is a handle to one database: a SQLite file or Postgres. Both engines run the same query texts. Only the
-//! migrations and the writes of call records exist twice. Each module holds the rows and the methods of one noun
-//! (`project_put` is in `project`).
+//! migrations and the statements that write call records exist twice. Each module holds the rows and the methods of one
+//! noun (`project_put` is in `project`).
 //!
 //! Invariants:
 //! - A project's rows are read and changed only with its id in the `WHERE` clause.
-//! - A write is durable when its method returns, and each method is one transaction: all of it happens or nothing.
-//!   After [`Error::Unavailable`], either is possible.
+//! - A write is durable when its method returns, and each method is one transaction. After [`Error::Unavailable`], it
+//!   is unknown whether the transaction was committed.
 //! - Every wait has a deadline: connections, locks and statements time out after a few seconds.
 //! - Lists are paged with at most [`MAX_PAGE`] rows, unless the method says otherwise.
 //! - Both engines refuse the same input: a text with a NUL (Postgres cannot store it), and a name that is too long for
@@ -34,6 +34,7 @@ mod page;
 mod product;
 mod project;
 mod quota;
+mod registration;
 mod replica;
 mod run;
 mod sealing;
@@ -44,7 +45,6 @@ mod sql;
 mod ticket;
 mod tool;
 mod tool_change;
-mod workspace;
 mod writer;
 
 pub use crate::connect::Location;
@@ -65,6 +65,7 @@ pub use page::{MAX_PAGE, Page, Put};
 pub use product::{Installed, ProductRow};
 pub use project::{NewProject, ProjectRow};
 pub use quota::MAX_OF_A_PROJECT;
+pub use registration::{Home, NewRegistration, RegistrationRow};
 pub use replica::{LeaseRow, NewReplica, ReplicaRow};
 pub use run::{NewRun, RunEnd, RunFilter, RunRow};
 pub use secret::{SealedSecret, SecretRow};
@@ -74,4 +75,3 @@ pub use sql::MAX_KEY;
 pub use ticket::{NewTicket, TicketRow};
 pub use tool::{PinDigest, PinRow, Seen, ToolSetting, ToolSettingRow};
 pub use tool_change::ToolChangeRow;
-pub use workspace::{Home, NewWorkspace, WorkspaceRow};

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     id::now,
     project::scope,
-    sql::{Filter, Key, Text, execute, page, row},
+    sql::{Filter, Key, Text, execute, page, row, table},
 };
 
 /// A stored sign-in.
@@ -55,11 +55,14 @@ pub struct LoginClientRow {
     pub sealed: Vec<u8>,
 }
 
-const SELECT_LOGIN: &str = "SELECT NULLIF(project_id, '') AS project_id, server, principal, version, issuer, needs_login, nonce,
-    sealed, expires_at, leased_until, updated_at FROM kb.logins";
+table!(
+    $, "kb.logins",
+    "NULLIF(project_id, '') AS project_id, server, principal, version, issuer, needs_login, nonce, sealed, expires_at,
+     leased_until, updated_at"
+);
 
 impl Store {
-    /// A sign-in, if there is one. An empty `principal` means the shared one.
+    /// A principal's sign-in, if there is one. An empty `principal` means the shared sign-in.
     pub async fn login_get(&self, server: &ServerKey, principal: &str) -> Result<Option<LoginRow>> {
         let all = self
             .login_page(server, Some(principal), &Page::default())
@@ -78,11 +81,10 @@ impl Store {
         principal: Option<&str>,
         page: &Page,
     ) -> Result<Vec<LoginRow>> {
-        let mut conn = self.pool.read().await?;
         page!(
-            conn,
+            self.pool.read().await?,
             LoginRow,
-            SELECT_LOGIN,
+            query!(select ""),
             Filter::default()
                 .and("project_id =", Some(scope(server.owner.as_ref()).0))
                 .and("server =", Some(server.name.as_str()))
@@ -95,14 +97,11 @@ impl Store {
 
     /// The most recently renewed sign-in to the server that can still be used.
     pub async fn login_latest(&self, server: &ServerKey) -> Result<Option<LoginRow>> {
-        let mut conn = self.pool.read().await?;
         row!(
-            conn,
+            self.pool.read().await?,
             LoginRow,
-            "SELECT NULLIF(project_id, '') AS project_id, server, principal, version, issuer, needs_login, nonce,
-                 sealed, expires_at, leased_until, updated_at
-             FROM kb.logins WHERE project_id = $1 AND server = $2 AND needs_login IS NULL
-             ORDER BY updated_at DESC, principal LIMIT 1",
+            query!(select "WHERE project_id = $1 AND server = $2 AND needs_login IS NULL
+                 ORDER BY updated_at DESC, principal LIMIT 1"),
             scope(server.owner.as_ref()),
             Key(server.name.as_str()),
         )
@@ -118,9 +117,8 @@ impl Store {
         principal: &str,
         login: NewLogin<'_>,
     ) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         let changed = execute!(
-            conn,
+            self.pool.write().await?,
             "INSERT INTO kb.logins AS l (project_id, server, principal, version, issuer, needs_login, nonce, sealed,
                  expires_at, leased_until, updated_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, $10)
@@ -157,9 +155,8 @@ impl Store {
         version: i64,
         until: Time,
     ) -> Result<bool> {
-        let mut conn = self.pool.write().await?;
         let taken = execute!(
-            conn,
+            self.pool.write().await?,
             "UPDATE kb.logins SET leased_until = $5
              WHERE project_id = $1 AND server = $2 AND principal = $3 AND version = $4
                  AND (leased_until IS NULL OR leased_until < $6)",
@@ -180,9 +177,8 @@ impl Store {
         principal: &str,
         version: i64,
     ) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "UPDATE kb.logins SET leased_until = NULL
              WHERE project_id = $1 AND server = $2 AND principal = $3 AND version = $4",
             scope(server.owner.as_ref()),
@@ -193,8 +189,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the leases that an earlier process left in a SQLite file, which only one process opens. On Postgres, they
-    /// may belong to another process and expire by themselves.
+    /// Ends the leases that an earlier process left in a SQLite file, which only one process opens. Does nothing on
+    /// Postgres, where leases may belong to another process and expire after a while.
     pub async fn login_release_left(&self) -> Result<()> {
         if self.kind() != "sqlite" {
             return Ok(());
@@ -207,31 +203,26 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the sign-in does not exist.
     pub async fn login_delete(&self, server: &ServerKey, principal: &str) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         let removed = execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.logins WHERE project_id = $1 AND server = $2 AND principal = $3",
             scope(server.owner.as_ref()),
             Key(server.name.as_str()),
             Key(principal),
         )?;
-        match removed {
-            0 => Err(Error::not_found("sign-in to", &server.name)),
-            _ => Ok(()),
-        }
+        Error::unless_found(removed, "sign-in to", &server.name)
     }
 
-    /// Binds the client id of an entry to an issuer, unless it is already bound. Returns the issuer that it is bound
-    /// to.
+    /// Binds the client id of a server's entry to an issuer, unless it is already bound. Returns the issuer that it is
+    /// bound to.
     pub async fn login_issuer_bind(
         &self,
         server: &ServerKey,
         client: &str,
         issuer: &str,
     ) -> Result<String> {
-        let mut conn = self.pool.write().await?;
         let bound = row!(
-            conn,
+            self.pool.write().await?,
             (String,),
             "INSERT INTO kb.login_issuers AS l (project_id, server, client, issuer, bound_at)
              VALUES ($1, $2, $3, $4, $5)
@@ -253,9 +244,8 @@ impl Store {
         server: &ServerKey,
         client: &str,
     ) -> Result<Option<String>> {
-        let mut conn = self.pool.read().await?;
         let bound = row!(
-            conn,
+            self.pool.read().await?,
             (String,),
             "SELECT issuer FROM kb.login_issuers WHERE project_id = $1 AND server = $2 AND client = $3",
             scope(server.owner.as_ref()),
@@ -267,9 +257,8 @@ impl Store {
 
     /// Deletes the issuer bindings of a server's client ids.
     pub async fn login_issuer_forget(&self, server: &ServerKey) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.login_issuers WHERE project_id = $1 AND server = $2",
             scope(server.owner.as_ref()),
             Key(server.name.as_str()),
@@ -283,9 +272,8 @@ impl Store {
         issuer: &str,
         redirect_uri: &str,
     ) -> Result<Option<LoginClientRow>> {
-        let mut conn = self.pool.read().await?;
         row!(
-            conn,
+            self.pool.read().await?,
             LoginClientRow,
             "SELECT nonce, sealed FROM kb.login_clients WHERE issuer = $1 AND redirect_uri = $2",
             Key(issuer),
@@ -299,9 +287,8 @@ impl Store {
         redirect_uri: &str,
         client: &LoginClientRow,
     ) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "INSERT INTO kb.login_clients (issuer, redirect_uri, nonce, sealed, updated_at)
              VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT (issuer, redirect_uri) DO UPDATE SET
@@ -315,11 +302,10 @@ impl Store {
         Ok(())
     }
 
-    /// The wrapped key that seals sign-ins, if there is one.
+    /// The wrapped key that sign-ins are sealed with, if there is one.
     pub async fn login_key(&self) -> Result<Option<Vec<u8>>> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             (Option<Vec<u8>>,),
             "SELECT login_key FROM kb.master_key WHERE id = 1",
         )?;
@@ -331,9 +317,8 @@ impl Store {
     /// # Errors
     /// [`Error::Conflict`] if this is not the master key in use.
     pub async fn login_key_set_if_none(&self, master: &str, wrapped: &[u8]) -> Result<Vec<u8>> {
-        let mut conn = self.pool.write().await?;
         let row = row!(
-            conn,
+            self.pool.write().await?,
             (Vec<u8>,),
             "UPDATE kb.master_key SET login_key = COALESCE(login_key, $2) WHERE id = 1 AND key_id = $1
              RETURNING login_key",

@@ -25,7 +25,7 @@ pub struct MasterRow {
 const ROTATED_ERROR: &str = "it is no longer in use: it was rotated";
 
 impl Store {
-    /// The master key in use, if there ever was one.
+    /// The master key in use. `None` if no master key was ever used.
     pub async fn master_get(&self) -> Result<Option<MasterRow>> {
         row!(
             self.pool.read().await?,
@@ -36,16 +36,14 @@ impl Store {
 
     /// Begins to use a master key if none is in use. Returns the one in use.
     pub async fn master_set_if_none(&self, key_id: &str, sealed_check: &[u8]) -> Result<MasterRow> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "INSERT INTO kb.master_key (id, key_id, sealed_check, rotated_at) VALUES (1, $1, $2, $3)
              ON CONFLICT (id) DO NOTHING",
             Key(key_id),
             sealed_check,
             now(),
         )?;
-        drop(conn);
         let row = self.master_get().await?;
         row.ok_or_else(|| Error::not_found("master key", key_id))
     }
@@ -64,8 +62,8 @@ impl Store {
     /// the key from [`Store::login_key`], unwrapped with the old master key and wrapped with the new one.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if `old` is not the master key in use, or if the projects with a data key are not exactly
-    /// these: start again.
+    /// [`Error::Conflict`] if `old` is not the master key in use, or if a data key was added or removed after the keys
+    /// were read: start again.
     pub async fn master_rotate(
         &self,
         old: &str,

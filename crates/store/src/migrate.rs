@@ -9,8 +9,8 @@
 //! changes its meaning, therefore takes two steps: one version writes both forms and reads the new one, and the next
 //! version removes the old one.
 //!
-//! All of it is one transaction that takes a lock, checks which migrations are applied, and applies the missing ones.
-//! Two programs that start at the same time take turns, and a program that is killed leaves the schema as it was.
+//! A migration run is one transaction that takes a lock, checks which migrations are applied, and applies the missing
+//! ones. Two programs that start at the same time take turns, and a program that is killed leaves the schema as it was.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Migration {
     name: &'static str,
-    /// The oldest schema version that a program may know to use a database with this migration. Recorded from
+    /// A program can use a database with this migration if it knows at least this schema version. Recorded from
     /// [`NEEDS_RECORDED`] on.
     needs: i64,
     sqlite: &'static str,
@@ -46,7 +46,7 @@ macro_rules! migrations {
     };
 }
 
-/// In order; the first is version 1.
+/// All migrations, in order. The first is version 1.
 const MIGRATIONS: &[Migration] = migrations![
     "0001_tables" 1,
     "0002_indexes" 2,
@@ -107,7 +107,8 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
     tx.commit().await.map_err(failed)
 }
 
-/// The oldest version that can use the migrations that this program does not know. `None` if one of them does not say.
+/// The oldest schema version that a program must know to use a database with the migrations that are unknown to this
+/// program. `None` if one of them does not record it.
 async fn needs(tx: &mut Tx) -> Result<Option<i64>, Error> {
     let row = row!(
         tx,
@@ -140,7 +141,8 @@ async fn prepare(tx: &mut Tx) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the Postgres lock. Polls for it, because the timeout for ordinary statements would end a statement that waits.
+/// Takes the Postgres lock. Polls for it, because a statement that waits for the lock would exceed the timeout for
+/// ordinary statements.
 async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
     execute!(tx, "SET LOCAL statement_timeout = 0")?;
     let since = Instant::now();
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
     use crate::Store;
 
-    /// A new database, and the guard that keeps it alive.
+    /// A new database, with the guard that keeps it from being deleted.
     enum Place {
         Sqlite(TempDir),
         Postgres(Database),
@@ -345,7 +347,7 @@ mod tests {
             )
             .unwrap();
             let mut put = async |transport| {
-                // A statement as a user might write it, knowing only the table.
+                // A user who knows only the table could write this statement.
                 execute!(
                     tx,
                     "INSERT INTO kb.project_mcp_servers
@@ -383,7 +385,7 @@ mod tests {
             tamper("UPDATE kb.schema_migrations SET needs = 99 WHERE version = 99").await;
             let error = Store::open(&location).await.unwrap_err();
             assert!(matches!(error, OpenError::Newer { .. }), "{error:?}");
-            // The next version says that this one can run beside it.
+            // The newer version now declares that this version can run beside it.
             tamper("UPDATE kb.schema_migrations SET needs = 13 WHERE version = 99").await;
             Store::open(&location).await.unwrap().close().await;
             tamper("DELETE FROM kb.schema_migrations WHERE version = 99").await;
@@ -410,7 +412,7 @@ mod tests {
         for (index, migration) in MIGRATIONS.iter().enumerate() {
             let number = format!("{:04}_", index + 1);
             assert!(migration.name.starts_with(&number), "{}", migration.name);
-            // A later migration needs at least the version that an earlier one needs.
+            // `needs` never decreases from one migration to the next.
             let version = i64::try_from(index).expect("few") + 1;
             assert!((needs..=version).contains(&migration.needs));
             needs = migration.needs;

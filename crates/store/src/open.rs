@@ -1,4 +1,4 @@
-//! The handle, and opening a database.
+//! The handle to a database, and the functions that open one.
 
 use crate::connect::Location;
 use crate::connect::attach;
@@ -27,7 +27,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: Pool,
-    /// Identifies this process. Calls and runs that it leaves open are closed when its replica is lost.
+    /// Identifies this process. When its replica is lost, the calls and runs that the process left open are closed.
     pub(crate) process: Arc<str>,
 }
 
@@ -36,8 +36,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If it cannot be opened, or if an incompatible version of this program has changed it. In the latter case nothing
-    /// is changed.
+    /// The database cannot be opened, or an incompatible version of this program has changed it. In the latter case
+    /// nothing is changed.
     pub async fn open(location: &Location) -> Result<Self, OpenError> {
         Self::open_with(location, migrate::LATEST).await
     }
@@ -126,8 +126,8 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
         location: location.to_string(),
         why,
     };
-    // Made absolute, because a relative path would depend on the working directory, and one that begins with `file:`
-    // would be a URI.
+    // The path is made absolute, because a relative path would depend on the working directory, and one that begins
+    // with `file:` would be a URI.
     let path = std::path::absolute(file).map_err(|error| wrong(error.to_string()))?;
     let path = path
         .to_str()
@@ -164,8 +164,8 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
     Ok(Pool::Sqlite { read, write })
 }
 
-/// Connects once outside of a pool, because a pool would retry until its deadline and not report the reason. Waits only
-/// for another process that is setting up the same file.
+/// Connects once outside of a pool, because a pool would retry until its deadline and not report the reason. The
+/// connection waits only if another process is setting up the same file.
 async fn probe(options: &SqliteConnectOptions, path: &str) -> Result<()> {
     let since = Instant::now();
     loop {
@@ -223,7 +223,8 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     let pool = PgPoolOptions::new()
         .max_connections(10)
         .acquire_timeout(ACQUIRE_TIMEOUT)
-        // Replaces the ping. A read-only connection leads to a standby, or to a server that was demoted to one.
+        // The next check replaces the ping. A read-only connection leads to a standby, or to a server that was demoted
+        // to one.
         .test_before_acquire(false)
         .before_acquire(|conn, _| {
             Box::pin(async move {
@@ -233,8 +234,8 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
                 Ok(row.try_get::<String, _>(0)? == "off")
             })
         })
-        // A cancelled connection may belong to a server that no longer responds. Without this check, the connection
-        // would wait until the operating system gives up, and would count against the pool all that time.
+        // The server of a cancelled connection may no longer respond. Without this check, the connection would wait for
+        // the operating system's timeout, and would occupy a place in the pool until then.
         .after_release(|conn, _| {
             Box::pin(async move {
                 match tokio::time::timeout(STATEMENT_TIMEOUT, conn.ping()).await {
@@ -294,8 +295,8 @@ mod tests {
         assert!(matches!(write, Err(Error::Unavailable { .. })), "{write:?}");
     }
 
-    /// Exceeding the page limit fails like a full disk, with the same effect: SQLite rolls back the transaction by
-    /// itself.
+    /// Exceeding the page limit fails like a full disk, with the same effect: SQLite rolls back the transaction
+    /// automatically.
     #[tokio::test]
     async fn a_full_disk() {
         let dir = tempfile::tempdir().unwrap();
@@ -335,7 +336,7 @@ mod tests {
         };
         fill().await;
         full(store.event_add(event).await);
-        // The first record fits and the second does not: neither is stored.
+        // Only the first record would fit on the disk. Neither is stored.
         let mut calls = store.call_writer();
         let pages = |calls: &mut CallWriter, count: u32| {
             let conn = calls.conn();
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!(found.unwrap(), []);
         store.project_get(&project.id).await.unwrap();
 
-        // There is room again.
+        // There is free space again.
         let mut conn = store.pool.write().await.unwrap();
         execute!(conn, "PRAGMA kb.max_page_count = 1000000").unwrap();
         drop(conn);

@@ -1,6 +1,6 @@
 //! Pagination by key, and the result of a `put`.
 
-/// Maximum number of rows per page. A greater limit is reduced to it.
+/// Maximum number of rows per page. A greater limit is reduced to this.
 pub const MAX_PAGE: u32 = 1_000;
 
 /// A section of a list: at most `limit` rows after the key `after`. A page with fewer rows than its limit is the last.
@@ -8,12 +8,12 @@ pub const MAX_PAGE: u32 = 1_000;
 pub struct Page {
     /// The last key of the previous page.
     pub after: Option<String>,
-    /// `None` is [`MAX_PAGE`].
+    /// Maximum number of rows. `None` means [`MAX_PAGE`].
     pub limit: Option<u32>,
 }
 
 impl Page {
-    /// The first rows.
+    /// The first page of a list.
     pub fn first(limit: u32) -> Self {
         Self {
             after: None,
@@ -21,7 +21,7 @@ impl Page {
         }
     }
 
-    /// The rows after this key.
+    /// The page that follows this key.
     pub fn after(key: impl Into<String>, limit: u32) -> Self {
         Self {
             after: Some(key.into()),

@@ -11,7 +11,6 @@ use crate::{
     NewServer, Put, ServerRow, Store, Time,
     error::{Error, Result},
     id::{new_id, now},
-    project,
     quota::Quota,
     server,
     sql::{Doc, Key, Text, Tx, execute, row, rows, table},
@@ -38,7 +37,7 @@ pub struct Installed {
     pub product: Put<ProductRow>,
     /// The product's servers as stored, in the order given.
     pub servers: Vec<ServerRow>,
-    /// Servers of the previous version that this one does not have.
+    /// Servers of the previous version that the new version does not have.
     pub removed: Vec<ServerName>,
 }
 
@@ -61,13 +60,12 @@ impl Store {
         if names.len() != servers.len() {
             return Err(Error::Invalid("two servers have the same name".to_owned()));
         }
-        let mut tx = self.pool.begin().await?;
-        project::lock(&mut tx, project).await?;
+        let mut tx = self.locked(Some(project)).await?;
         let product = upsert(&mut tx, project, name, version, manifest).await?;
         let before = servers_of(&mut tx, project, &product.id).await?;
         let mut rows = Vec::with_capacity(servers.len());
         for server in servers {
-            project::name_is_not_hosted(&mut tx, project, &server.name).await?;
+            server::name_is_free(&mut tx, server::HOSTED, project, &server.name).await?;
             rows.push(upsert_server(&mut tx, &product, server).await?);
         }
         let mut removed = Vec::new();
@@ -127,8 +125,7 @@ impl Store {
         project: &ProjectId,
         name: &str,
     ) -> Result<Vec<ServerName>> {
-        let mut tx = self.pool.begin().await?;
-        project::lock(&mut tx, project).await?;
+        let mut tx = self.locked(Some(project)).await?;
         let id = row!(
             tx,
             (String,),

@@ -1,6 +1,6 @@
 //! Projects, which isolate servers, secrets and settings from each other.
 
-use model::{ProjectId, ServerName};
+use model::ProjectId;
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::FromRow;
@@ -72,7 +72,7 @@ impl Store {
         Ok(Put { row, created })
     }
 
-    /// Creates those of the projects that do not exist.
+    /// Creates each of these projects that does not exist.
     pub async fn project_ensure(&self, ids: &[ProjectId]) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         for id in ids {
@@ -118,74 +118,41 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the project does not exist.
     pub async fn project_delete(&self, id: &ProjectId) -> Result<()> {
-        let mut tx = self.pool.begin().await?;
-        lock(&mut tx, id).await?;
+        let mut tx = self.locked(Some(id)).await?;
         let key = Key(id.as_str());
-        // These tables also hold rows of the configuration file's servers, which have no project. So they have no
-        // foreign key, and nothing cascades to them.
-        execute!(tx, "DELETE FROM kb.tool_pins WHERE project_id = $1", key)?;
-        execute!(tx, "DELETE FROM kb.tool_changes WHERE project_id = $1", key)?;
-        execute!(tx, "DELETE FROM kb.logins WHERE project_id = $1", key)?;
-        execute!(
-            tx,
+        // These tables also hold rows for the configuration file's servers, which have no project. So the tables have
+        // no foreign key to projects, and the deletion does not cascade to them.
+        for text in [
+            "DELETE FROM kb.tool_pins WHERE project_id = $1",
+            "DELETE FROM kb.tool_changes WHERE project_id = $1",
+            "DELETE FROM kb.logins WHERE project_id = $1",
             "DELETE FROM kb.login_issuers WHERE project_id = $1",
-            key
-        )?;
-        execute!(
-            tx,
             "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",
-            key
-        )?;
-        delete_all(&mut tx, key).await?;
-        execute!(tx, "DELETE FROM kb.projects WHERE id = $1", key)?;
+            // Rows of other container types remain, without the project.
+            "DELETE FROM kb.agent_workspaces WHERE project_id = $1 AND container_type = 'mcp_server'",
+            "DELETE FROM kb.projects WHERE id = $1",
+        ] {
+            execute!(tx, text, key)?;
+        }
         tx.commit().await
     }
-}
 
-/// Serialises transactions that change several rows of a project. Writing the row without changing it locks it on both
-/// engines.
-pub(crate) async fn lock(tx: &mut Tx, id: &ProjectId) -> Result<()> {
-    let text = "UPDATE kb.projects SET updated_at = updated_at WHERE id = $1";
-    match execute!(tx, text, Key(id.as_str()))? {
-        0 => Err(Error::not_found("project", id)),
-        _ => Ok(()),
+    /// Begins a transaction and locks the project, so that transactions that change several of its rows take turns. On
+    /// both engines, writing the project's row without changing it locks the row.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the project does not exist.
+    pub(crate) async fn locked(&self, project: Option<&ProjectId>) -> Result<Tx> {
+        let mut tx = self.pool.begin().await?;
+        if let Some(id) = project {
+            let text = "UPDATE kb.projects SET updated_at = updated_at WHERE id = $1";
+            Error::unless_found(execute!(tx, text, Key(id.as_str()))?, "project", id)?;
+        }
+        Ok(tx)
     }
 }
 
 /// The value of `project_id` in tables that also hold rows of the configuration file's servers.
 pub(crate) fn scope(project: Option<&ProjectId>) -> Key<'_> {
     Key(project.map_or("", ProjectId::as_str))
-}
-
-/// Removes a project's hosted servers. Rows of other kinds remain, without the project.
-pub(crate) async fn delete_all(tx: &mut Tx, project: Key<'_>) -> Result<()> {
-    execute!(
-        tx,
-        "DELETE FROM kb.agent_workspaces WHERE project_id = $1 AND container_type = 'mcp_server'",
-        project
-    )?;
-    Ok(())
-}
-
-/// Checks that no hosted server of the project has this name. The project must be locked.
-pub(crate) async fn name_is_not_hosted(
-    tx: &mut Tx,
-    project: &ProjectId,
-    name: &ServerName,
-) -> Result<()> {
-    let found = row!(
-        tx,
-        (String,),
-        "SELECT id FROM kb.agent_workspaces
-         WHERE container_type = 'mcp_server' AND COALESCE(project_id, '') = $1 AND name = $2",
-        Key(project.as_str()),
-        Key(name.as_str()),
-    )?;
-    match found {
-        None => Ok(()),
-        Some(_) => {
-            let why = "a hosted server of the project has this name";
-            Err(Error::conflict("server", name, why))
-        }
-    }
 }

@@ -1,9 +1,9 @@
 //! Replicas: the gateways on one Postgres, and the leases for work that only one of them may do at a time.
 //!
-//! A replica exists as long as its row, and a lease as long as its holder's row. Renewing that one row renews all
-//! leases of a replica, and losing it loses all of them at once. Any replica deletes expired rows that it finds. The
-//! row lock decides between that and a late renewal: the second one finds nothing to change. All times are database
-//! times.
+//! A replica exists as long as its row exists, and a lease as long as its holder's row. Renewing a replica's row renews
+//! all its leases, and a replica that loses its row loses all of them at once. Any replica deletes expired rows that it
+//! finds. The row lock orders a deletion and a late renewal: the second of the two finds nothing to change. All times
+//! are database times.
 //!
 //! After a failover, the new primary may lack the latest leases and fencing tokens. No lease is granted before those
 //! have expired, and then only with higher tokens: see [`Store::timeline_begin`].
@@ -26,14 +26,14 @@ use crate::{
     sql::{Key, Pool, Text, execute, row, rows},
 };
 
-/// Upper bound for the age of an open call. A call lasts one hour at most.
+/// Upper bound for the age of an open call, with a margin: a call lasts one hour at most.
 const MAX_OPEN_CALL_AGE: Duration = Duration::from_secs(2 * 3600);
 /// The error of calls and runs that were open during a database failover.
 const FAILOVER_ERROR: &str = "the database failed over before the result was recorded";
 /// The error of calls and runs that a lost replica left open.
 const LOST_REPLICA_ERROR: &str = "the gateway was lost before the result was recorded";
 
-/// More fencing tokens than a failover can lose.
+/// An upper bound for the number of fencing tokens that a failover can lose.
 const MAX_LOST_FENCES: i64 = 1_000_000;
 
 /// Deletes replicas and returns them as [`ReplicaRow`]s. `$1` is the error for the calls and runs that they left open,
@@ -78,7 +78,7 @@ pub struct NewReplica<'a> {
     pub address: Option<&'a str>,
 }
 
-/// A lease that is held.
+/// A lease, with the replica that holds it.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct LeaseRow {
     pub name: String,
@@ -90,7 +90,7 @@ pub struct LeaseRow {
 }
 
 impl Store {
-    /// Whether several gateways can share this database.
+    /// Returns whether several gateways can share this database.
     #[must_use]
     pub fn has_replicas(&self) -> bool {
         matches!(self.pool, Pool::Postgres(_))
@@ -156,8 +156,8 @@ impl Store {
         Ok(Some(held.collect()))
     }
 
-    /// Whether the database was promoted from a standby or restored from a backup and no replica has handled that yet
-    /// ([`Store::timeline_begin`]). The last commits may then be missing.
+    /// Returns whether the database was promoted from a standby or restored from a backup and no replica has handled
+    /// that yet ([`Store::timeline_begin`]). The last commits may then be missing.
     pub async fn timeline_is_new(&self) -> Result<bool> {
         if !self.has_replicas() {
             return Ok(false);
@@ -171,8 +171,8 @@ impl Store {
     }
 
     /// Handles a failover to a standby or a restore from a backup. The results of calls and runs may be missing, so
-    /// open ones are closed like those of a lost replica. Results that are reported later replace that. From now on, no
-    /// lease is granted for one lease period, and no fencing token is used twice.
+    /// open ones are closed like those of a lost replica. Results that are reported later replace the status written
+    /// here. From now on, no lease is granted for one lease period, and no fencing token is used twice.
     pub async fn timeline_begin(&self) -> Result<()> {
         execute!(
             self.pool.write().await?,
@@ -188,14 +188,14 @@ impl Store {
             Text(FAILOVER_ERROR),
         )?;
         // The latest changes may be undone, while the caches of all replicas still contain them. These rows notify
-        // earlier versions; current ones notice the new history.
+        // replicas of earlier versions. Replicas of the current version notice the new history.
         execute!(
             self.pool.write().await?,
             "INSERT INTO kb.toolwharf_changes (topic, at)
              SELECT topic, clock_timestamp()
              FROM (VALUES ('keys'), ('projects'), ('servers'), ('approvals'), ('logins')) AS t (topic)",
         )?;
-        // Last, so that a failure in any earlier step repeats them all.
+        // This step comes last, so that after a failure in an earlier step all steps are repeated.
         row!(
             self.pool.write().await?,
             (i64,),
@@ -244,9 +244,8 @@ impl Store {
         if !self.has_replicas() {
             return Ok(Vec::new());
         }
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             ReplicaRow,
             "SELECT id, name, version, address, started_at, seen_at, expires_at FROM kb.toolwharf_replicas
              WHERE expires_at > clock_timestamp() ORDER BY started_at, id",
@@ -262,9 +261,8 @@ impl Store {
         holder: &str,
         lease: Duration,
     ) -> Result<Option<i64>> {
-        let mut conn = self.pool.write().await?;
         let taken = row!(
-            conn,
+            self.pool.write().await?,
             (i64,),
             "INSERT INTO kb.toolwharf_leases AS lease (name, holder, fence, since)
              SELECT $1, id, nextval('kb.toolwharf_fences'), clock_timestamp()
@@ -288,9 +286,8 @@ impl Store {
         holder: &str,
         from: Option<&str>,
     ) -> Result<Option<String>> {
-        let mut conn = self.pool.write().await?;
         let agreed = row!(
-            conn,
+            self.pool.write().await?,
             (String,),
             "INSERT INTO kb.toolwharf_leases AS lease (name, holder, fence, since)
              SELECT $1, id, nextval('kb.toolwharf_fences'), clock_timestamp()
@@ -308,9 +305,8 @@ impl Store {
 
     /// Releases a lease if it still has this fencing token.
     pub async fn lease_release(&self, name: &str, fence: i64) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.toolwharf_leases WHERE name = $1 AND fence = $2",
             Key(name),
             fence,
@@ -323,9 +319,8 @@ impl Store {
         if !self.has_replicas() {
             return Ok(Vec::new());
         }
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             LeaseRow,
             "SELECT name, holder, fence, since FROM kb.toolwharf_leases ORDER BY name",
         )

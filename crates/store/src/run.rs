@@ -32,11 +32,11 @@ pub struct RunRow {
     pub error: Option<String>,
     pub started_at: Time,
     pub finished_at: Option<Time>,
-    /// Its conversation, which may have been deleted.
+    /// The run's conversation, which may have been deleted.
     pub conversation_id: Option<String>,
 }
 
-/// A run to open.
+/// A run whose record is to be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRun<'a> {
     pub project: Option<&'a ProjectId>,
@@ -62,7 +62,7 @@ pub struct RunEnd {
     pub turns: i32,
     pub input_tokens: i64,
     pub output_tokens: i64,
-    /// In millionths of the currency of the configured prices.
+    /// The cost in millionths of the currency of the configured prices.
     pub cost_micros: i64,
     pub error: Option<String>,
 }
@@ -130,8 +130,8 @@ impl Store {
         )
     }
 
-    /// The address of the replica, other than this one, that has the newest running run of a conversation, if there is
-    /// one.
+    /// Returns the address of the other replica that has the newest running run of a conversation. `None` if no other
+    /// replica has one.
     pub async fn run_place(
         &self,
         project: Option<&ProjectId>,

@@ -1,5 +1,5 @@
-//! Sealed values in stored entries: checks whether all programs on the database support them, and seals rows that hold
-//! plain text.
+//! Sealed values in stored entries: checks whether all programs that use the database support sealed values, and seals
+//! rows that contain plain text.
 //!
 //! Sealing begins once and permanently: afterwards, a program that does not support it cannot open the database.
 
@@ -13,12 +13,12 @@ use crate::{
     sql::{Doc, Key, execute, row, rows},
 };
 
-/// The first schema version whose programs support sealed values.
+/// Programs with this schema version or a later one support sealed values.
 const SEALING_VERSION: i64 = 17;
 
 impl Store {
-    /// Returns whether values in entries may be sealed, which requires that no running replica has a version without
-    /// that support. Once this has returned `true`, programs of such a version cannot open the database.
+    /// Returns whether values in entries may be sealed, which requires that every running replica supports sealed
+    /// values. Once this has returned `true`, programs without that support cannot open the database.
     pub async fn sealing_begin(&self) -> Result<bool> {
         let begun = row!(
             self.pool.read().await?,
@@ -63,7 +63,12 @@ impl Store {
     }
 
     /// Like [`Store::server_seal`], for a hosted server.
-    pub async fn workspace_seal(&self, id: &str, updated_at: Time, config: &Value) -> Result<bool> {
+    pub async fn registration_seal(
+        &self,
+        id: &str,
+        updated_at: Time,
+        config: &Value,
+    ) -> Result<bool> {
         let changed = execute!(
             self.pool.write().await?,
             "UPDATE kb.agent_workspaces SET config = $3

@@ -10,7 +10,6 @@ use crate::{
     Page, Store, Time,
     error::{Error, Result},
     id::now,
-    project,
     quota::Quota,
     sql::{Key, execute, row, rows},
 };
@@ -44,8 +43,7 @@ impl Store {
         project: &ProjectId,
         secret: &SealedSecret,
     ) -> Result<SecretRow> {
-        let mut tx = self.pool.begin().await?;
-        project::lock(&mut tx, project).await?;
+        let mut tx = self.locked(Some(project)).await?;
         let row = row!(
             tx,
             SecretRow,
@@ -118,10 +116,7 @@ impl Store {
             Key(project.as_str()),
             Key(name),
         )?;
-        match removed {
-            0 => Err(Error::not_found("secret", name)),
-            _ => Ok(()),
-        }
+        Error::unless_found(removed, "secret", name)
     }
 }
 

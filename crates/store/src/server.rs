@@ -11,7 +11,7 @@ use crate::{
     id::{new_id, now},
     project,
     quota::Quota,
-    sql::{Doc, Key, Text, Tx, execute, row, rows, table},
+    sql::{Doc, Key, Text, Tx, execute, row, rows, table, words},
 };
 
 table!(
@@ -70,9 +70,8 @@ impl Store {
         project: &ProjectId,
         server: &NewServer,
     ) -> Result<Put<ServerRow>> {
-        let mut tx = self.pool.begin().await?;
-        project::lock(&mut tx, project).await?;
-        project::name_is_not_hosted(&mut tx, project, &server.name).await?;
+        let mut tx = self.locked(Some(project)).await?;
+        name_is_free(&mut tx, HOSTED, project, &server.name).await?;
         let row = row!(
             tx,
             ServerRow,
@@ -192,7 +191,7 @@ impl Store {
             Key(name.as_str()),
         )?;
         if removed == 0 {
-            // Release the connection first: SQLite has only one for writing.
+            // Release the connection first, because SQLite has only one connection for writing.
             drop(tx);
             self.server_get(project, name).await?;
             return Err(Error::conflict("server", name, BY_PRODUCT));
@@ -202,30 +201,41 @@ impl Store {
     }
 }
 
-/// Checks that no server of the project except hosted ones has this name. The project must be locked.
+/// Servers that may already have a name: the query for one, the kind of object that needs the name, and the error if it
+/// is taken.
+pub(crate) type Others = (&'static str, &'static str, &'static str);
+
+/// The hosted servers of the project.
+pub(crate) const HOSTED: Others = (
+    "SELECT id FROM kb.agent_workspaces
+     WHERE container_type = 'mcp_server' AND COALESCE(project_id, '') = $1 AND name = $2",
+    "server",
+    "a hosted server of the project has this name",
+);
+
+/// The servers of the project except hosted ones.
+pub(crate) const NOT_HOSTED: Others = (
+    "SELECT id FROM kb.project_mcp_servers WHERE project_id = $1 AND name = $2",
+    "hosted server",
+    "another server of the project has this name",
+);
+
+/// Checks that none of these servers has this name. The project must be locked.
 pub(crate) async fn name_is_free(
     tx: &mut Tx,
+    (query, what, why): Others,
     project: &ProjectId,
     name: &ServerName,
 ) -> Result<()> {
-    let found = row!(
-        tx,
-        (String,),
-        "SELECT id FROM kb.project_mcp_servers WHERE project_id = $1 AND name = $2",
-        Key(project.as_str()),
-        Key(name.as_str()),
-    )?;
-    match found {
+    let (project, key) = (Key(project.as_str()), Key(name.as_str()));
+    match row!(tx, (String,), query, project, key)? {
         None => Ok(()),
-        Some(_) => {
-            let why = "another server of the project has this name";
-            Err(Error::conflict("hosted server", name, why))
-        }
+        Some(_) => Err(Error::conflict(what, name, why)),
     }
 }
 
-/// Deletes the data of a removed server except its tool pins: removing a server and adding it again must not approve
-/// anything.
+/// Deletes the data of a removed server except its tool pins, because removing a server and adding it again must not
+/// approve any tool definition.
 pub(crate) async fn forget(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
     for text in [
         "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2",
@@ -236,27 +246,8 @@ pub(crate) async fn forget(tx: &mut Tx, project: Key<'_>, server: &ServerName) -
     Ok(())
 }
 
-impl TransportKind {
-    /// The word used in the column and in manifests.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdio => "stdio",
-            Self::Sse => "sse",
-            Self::Http => "http",
-        }
-    }
-}
-
-impl TryFrom<String> for TransportKind {
-    type Error = String;
-
-    fn try_from(word: String) -> Result<Self, String> {
-        match word.as_str() {
-            "stdio" => Ok(Self::Stdio),
-            "sse" => Ok(Self::Sse),
-            "http" => Ok(Self::Http),
-            _ => Err(format!("unknown transport {word:?}")),
-        }
-    }
-}
+words!(TransportKind, "transport", {
+    Stdio => "stdio",
+    Sse => "sse",
+    Http => "http",
+});

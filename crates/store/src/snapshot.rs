@@ -18,9 +18,9 @@ pub struct SnapshotRow {
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub server: ServerName,
-    /// The digest of the server's configuration. A snapshot for a different configuration is useless.
+    /// The digest of the server's configuration. A snapshot with a different digest cannot be used.
     pub config_digest: String,
-    /// The text that the engine wrote, byte for byte.
+    /// The text as the engine stored it, byte for byte.
     pub catalog: String,
     pub taken_at: Time,
 }

@@ -31,14 +31,15 @@ use crate::{
 /// 2,704 bytes.
 pub const MAX_KEY: usize = 1_024;
 
-/// Timeout for one statement on Postgres, which itself ends one after 2 s. This one covers a peer that does not respond.
+/// Client-side timeout for a Postgres statement, for a database that does not respond. Postgres itself cancels a
+/// statement after 2 s (`statement_timeout`).
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The connections to a database.
 #[derive(Clone, Debug)]
 pub(crate) enum Pool {
-    /// SQLite allows one writer at a time, and a second one would only wait for the lock. So one connection can write,
-    /// and the others are read-only. ([`crate::CallWriter`] has another one for writing.)
+    /// SQLite allows one writer at a time, and a second writer would only wait for the lock. So one connection can
+    /// write, and the others are read-only. ([`crate::CallWriter`] has its own connection for writing.)
     Sqlite {
         read: SqlitePool,
         write: Writer,
@@ -194,7 +195,8 @@ pub(crate) async fn within<T>(
 macro_rules! on {
     ($on:expr, |$conn:ident: $Db:ident| $run:expr) => {
         match $on.on() {
-            // Outside of the block, so that a connection acquired for this one statement lives as long as the `match`.
+            // Bound outside of the `async` block, so that a connection acquired for this one statement lives as long as
+            // the `match`.
             on => {
                 $crate::sql::within(on.timeout(), async {
                     match on {
@@ -214,7 +216,7 @@ macro_rules! on {
     };
 }
 
-/// All rows of a query.
+/// Runs a query and returns all its rows.
 macro_rules! rows {
     ($on:expr, $row:ty, $text:expr $(, $arg:expr)* $(,)?) => {
         $crate::sql::on!($on, |conn: Db| sqlx::query_as::<Db, $row>($text)
@@ -223,7 +225,7 @@ macro_rules! rows {
     };
 }
 
-/// The row of a query, if there is one.
+/// Runs a query and returns its row, if there is one.
 macro_rules! row {
     ($on:expr, $row:ty, $text:expr $(, $arg:expr)* $(,)?) => {
         $crate::sql::on!($on, |conn: Db| sqlx::query_as::<Db, $row>($text)
@@ -242,13 +244,13 @@ macro_rules! execute {
     };
 }
 
-/// A page of the rows that satisfy a [`Filter`], in this order.
+/// Returns one page of the rows that satisfy a [`Filter`], in the order `$order`.
 macro_rules! page {
     ($on:expr, $row:ty, $select:expr, $filter:expr, $order:literal, $page:expr) => {{
         let filter: $crate::sql::Filter<'_> = $filter;
         let text = filter.text($select, $order);
         $crate::sql::on!($on, |conn: Db| {
-            // Not cached: there are many combinations, and each is rare.
+            // The statement is not cached, because there are many combinations of conditions and each is rare.
             let mut query = sqlx::query_as::<Db, $row>(sqlx::AssertSqlSafe(text)).persistent(false);
             for value in filter.values() {
                 query = query.bind(value);
@@ -282,24 +284,51 @@ macro_rules! table {
     };
 }
 
-pub(crate) use {execute, on, page, row, rows, table};
+/// Converts an enum to and from its words in a column. `$what` names the enum in the error for an unknown word.
+#[rustfmt::skip]
+macro_rules! words {
+    ($name:ident, $what:literal, { $($variant:ident => $word:literal,)+ }) => {
+        impl $name {
+            /// The word used in the column and in the API.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
 
-/// Optional conditions. A single text with `$1 IS NULL OR …` could not use an index, and sqlx's `QueryBuilder` panics
-/// on a value that [`Key`] refuses.
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(word: String) -> std::result::Result<Self, String> {
+                match word.as_str() {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!(concat!("unknown ", $what, " {:?}"), word)),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {execute, on, page, row, rows, table, words};
+
+/// The optional conditions of a query. A fixed query text with `$1 IS NULL OR …` could not use an index, and sqlx's
+/// `QueryBuilder` panics on a value that [`Key`] refuses.
 #[derive(Default)]
 pub(crate) struct Filter<'a> {
     conditions: Vec<(&'static str, Key<'a>)>,
 }
 
 impl<'a> Filter<'a> {
-    /// For a list with the newest rows first: rows of this project (or of any) after the previous page.
+    /// Selects the rows of a project (`None`: of all) that follow the previous page, in a list with the newest first.
     pub(crate) fn newest_first(project: Option<&'a ProjectId>, page: &'a Page) -> Self {
         Self::default()
             .and("project_id =", project.map(ProjectId::as_str))
             .and("id <", page.after.as_deref())
     }
 
-    /// Adds `condition`, which is a column and an operator, if there is a value for it.
+    /// Adds `condition`, which is a column and an operator, unless `value` is `None`.
     pub(crate) fn and(mut self, condition: &'static str, value: Option<&'a str>) -> Self {
         self.conditions
             .extend(value.map(|value| (condition, Key(value))));
@@ -338,7 +367,7 @@ impl<'a> Key<'a> {
     fn checked(&self) -> std::result::Result<&'a str, BoxDynError> {
         if self.0.len() > MAX_KEY {
             return Err(format!(
-                "a name may have at most {MAX_KEY} bytes, but this one has {}",
+                "a name may have at most {MAX_KEY} bytes, but this name has {}",
                 self.0.len()
             )
             .into());

@@ -11,7 +11,7 @@ use crate::{
     sql::{Key, Text, execute, row, rows},
 };
 
-/// More than the number of tickets of any kind. SQLite requires a `LIMIT` with `OFFSET`.
+/// A `LIMIT` above any number of tickets, because SQLite requires a `LIMIT` with `OFFSET`.
 const NO_LIMIT: i64 = 1 << 32;
 
 /// The value of a ticket.

@@ -14,7 +14,7 @@ use crate::{
     tool_change::{self, Cause},
 };
 
-/// A user's settings for a tool. `None`: as the server says.
+/// A user's settings for a tool. `None`: the server's own value applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolSetting {
     pub enabled: Option<bool>,
@@ -62,8 +62,8 @@ pub struct PinRow {
     pub first_seen_at: Time,
     /// When the pending definition was first seen.
     pub changed_at: Option<Time>,
-    /// The digest of the configuration under which the tool was last listed. Empty: stored by a version that did not
-    /// record it.
+    /// The digest of the configuration under which the tool was last listed. Empty: a version that did not record the
+    /// digest stored the pin.
     pub config_digest: String,
 }
 
@@ -90,8 +90,7 @@ impl Store {
         tool: &str,
         setting: &ToolSetting,
     ) -> Result<ToolSettingRow> {
-        let mut tx = self.pool.begin().await?;
-        crate::project::lock(&mut tx, project).await?;
+        let mut tx = self.locked(Some(project)).await?;
         let row = row!(
             tx,
             ToolSettingRow,
@@ -141,10 +140,7 @@ impl Store {
             Key(server.as_str()),
             Key(tool),
         )?;
-        match removed {
-            0 => Err(Error::not_found("setting of the tool", tool)),
-            _ => Ok(()),
-        }
+        Error::unless_found(removed, "setting of the tool", tool)
     }
 
     /// The pins of a server by tool. Not paged, because a catalog needs them all.
@@ -172,7 +168,7 @@ impl Store {
     ///
     /// - A new tool is pinned.
     /// - With an unchanged server configuration, a changed definition waits for approval. If the server returns to the
-    ///   pinned definition, nothing waits any longer.
+    ///   pinned definition, no definition waits any longer.
     /// - With a changed server configuration, the new definition is pinned and the change is recorded.
     ///
     /// Writes nothing if nothing has changed.
@@ -251,7 +247,8 @@ impl Store {
     /// Approves all of them or none.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if no definition of it waits, or a different one.
+    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if no definition of a tool waits, or if a
+    /// different one waits.
     pub async fn pins_approve(
         &self,
         project: Option<&ProjectId>,
@@ -263,11 +260,11 @@ impl Store {
             if approve(&mut tx, project, server, tool, digest).await? {
                 continue;
             }
-            // Release the connection first: SQLite has only one for writing.
+            // Release the connection first, because SQLite has only one connection for writing.
             drop(tx);
             let pins = self.pin_list(project, server).await?;
             if pins.iter().any(|pin| pin.tool == tool) {
-                let why = "no definition of it waits for approval, or a different one";
+                let why = "the given definition of the tool does not wait for approval; list the tools again";
                 return Err(Error::conflict("tool", tool, why));
             }
             return Err(Error::not_found("tool", tool));
@@ -277,7 +274,7 @@ impl Store {
     }
 }
 
-/// Pins the waiting definition with this digest. `false` if no definition with it waits.
+/// Pins the waiting definition with this digest. Returns `false` if no definition with this digest waits.
 async fn approve(
     tx: &mut Tx,
     project: Option<&ProjectId>,

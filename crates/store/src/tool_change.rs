@@ -33,7 +33,7 @@ impl Cause {
     }
 }
 
-/// A definition that was replaced.
+/// A recorded change: the replaced definition and the new one.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ToolChangeRow {
     pub id: String,
@@ -100,7 +100,7 @@ pub(crate) async fn note(
     Ok(())
 }
 
-/// Deletes the oldest changes of a server if there are too many.
+/// Deletes the oldest changes of a server if it has more than [`MAX_CHANGES`].
 pub(crate) async fn trim(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
     execute!(
         tx,

@@ -1,11 +1,11 @@
 //! The only connection that writes to a SQLite file, apart from the one for call records ([`crate::CallWriter`]), which
 //! takes turns with it.
 //!
-//! Not a pool of one: a pool pings its connection from a separate task after each use, which costs one more round trip
-//! to the connection's thread for each statement.
+//! This is not an sqlx pool with one connection, because a pool pings its connection from a separate task after each
+//! use. That costs one more round trip to the connection's thread for each statement.
 //!
 //! Invariant: a checked-out connection never has an open transaction. If a transaction is not committed, its connection
-//! is closed, which rolls back, and the next user opens a new one.
+//! is closed, which rolls the transaction back. The next user opens a new connection.
 
 use std::{
     fmt,
@@ -54,7 +54,7 @@ impl Writer {
     }
 
     /// Waits up to [`DISK_TIMEOUT`] until no other task of this process writes. If connections only polled for the file
-    /// lock, an unlucky one would time out.
+    /// lock, one of them might never get it in time.
     pub(crate) async fn turn(&self) -> Result<OwnedMutexGuard<Slot>> {
         if let Ok(turn) = self.slot.clone().try_lock_owned() {
             return Ok(turn);
@@ -86,7 +86,7 @@ impl Writer {
         }
     }
 
-    /// Closes the connection when it is free. It cannot be acquired afterwards.
+    /// Waits until the connection is free and closes it. Afterwards, it cannot be acquired.
     pub(crate) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         slot.closed = true;
@@ -100,7 +100,7 @@ impl Writer {
 impl Writing {
     /// Begins a transaction that will write. A transaction that reads first might fail to get the lock later.
     pub(crate) async fn begin(&mut self) -> sqlx::Result<()> {
-        // Set before the statement, because the caller may cancel this future.
+        // Set the flag before the statement, because the caller may cancel this future.
         self.in_transaction = true;
         sqlx::query("BEGIN IMMEDIATE").execute(&mut **self).await?;
         Ok(())

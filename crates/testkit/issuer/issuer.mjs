@@ -1,11 +1,13 @@
 // An authorization server for tests: npm's `oidc-provider` on a free loopback port.
 //
-// Run as `node issuer.mjs NODE_MODULES OPTIONS`, with OPTIONS in JSON. The first line of stdout is its URL. `../src/issuer.rs`
-// describes the options and what `/__control/…` does.
+// Run as `node issuer.mjs NODE_MODULES OPTIONS`, with OPTIONS in JSON. The first line of stdout is the server's URL.
+// `../src/issuer.rs` describes the options and what `/__control/…` does.
 
 import crypto from 'node:crypto';
 import http from 'node:http';
 import { createRequire } from 'node:module';
+import { text } from 'node:stream/consumers';
+import { setTimeout as pause } from 'node:timers/promises';
 
 const [modules, given] = process.argv.slice(2);
 const { Provider, errors } = createRequire(`${modules}/`)('oidc-provider');
@@ -13,7 +15,6 @@ const { Provider, errors } = createRequire(`${modules}/`)('oidc-provider');
 const state = {
   // Can be changed at run time.
   down: false,
-  delay_ms: 0,
   hold_ms: 0,
   refuse_refresh: false,
   refuse_resource: false,
@@ -21,10 +22,8 @@ const state = {
   opaque: false,
   consent: true,
   lifetime: 3600,
-  refresh_lifetime: 86400,
   withheld: [],
   accounts: {},
-  documents: {},
   answers: {},
   // Fixed at startup.
   clients: [],
@@ -114,18 +113,15 @@ function build() {
     ttl: {
       AccessToken: () => state.lifetime,
       ClientCredentials: () => state.lifetime,
-      RefreshToken: () => state.refresh_lifetime,
+      RefreshToken: () => 86400,
       IdToken: () => 3600,
       Interaction: () => 3600,
       Session: () => 86400,
       Grant: () => 86400,
       DeviceCode: () => 600,
     },
-    // If a client id is a URL, its document comes from the options, not from the network.
-    fetch: async (url) => {
-      const document = state.documents[String(url)];
-      return document ? Response.json(document) : new Response('no such document', { status: 404 });
-    },
+    // The document of a client id that is a URL gets 404, without a network request.
+    fetch: async () => new Response('no such document', { status: 404 }),
     renderError: (ctx, out) => {
       ctx.type = 'html';
       ctx.body = page('Error', `<p id="error">${escape(out.error)}</p><p>${escape(out.error_description ?? '')}</p>`);
@@ -177,7 +173,7 @@ function build() {
       const { code, code_verifier: verifier, refresh_token: used } = ctx.oidc.params ?? {};
       const { access_token: access, refresh_token: refresh, id_token: id } = ctx.body ?? {};
       for (const value of [code, verifier, used, access, refresh, id]) if (value) secrets.add(value);
-      if (state.hold_ms) await new Promise((done) => { setTimeout(done, state.hold_ms); });
+      if (state.hold_ms) await pause(state.hold_ms);
     }
   });
   provider.on('server_error', (_ctx, error) => console.error(error));
@@ -225,12 +221,6 @@ async function interaction(request, response, path) {
 
 // --- control ---
 
-async function text(request) {
-  const chunks = [];
-  for await (const chunk of request) chunks.push(chunk);
-  return Buffer.concat(chunks).toString();
-}
-
 // Acts as a user with a browser: follows `url` through the forms until it reaches another host's address or a page without forms.
 async function signIn({ url, account, deny = false }) {
   const jar = new Map();
@@ -277,7 +267,6 @@ const control = {
     return {};
   },
   token: (body) => ({ token: sign(body) }),
-  jwks: () => ({ keys: keys.map((jwk) => crypto.createPublicKey({ key: jwk, format: 'jwk' }).export({ format: 'jwk' })) }),
   'sign-in': signIn,
 };
 
@@ -290,7 +279,6 @@ async function serve(request, response) {
     response.end(JSON.stringify(answer));
     return;
   }
-  if (state.delay_ms) await new Promise((done) => { setTimeout(done, state.delay_ms); });
   if (state.down) {
     request.socket.destroy();
     return;
@@ -316,7 +304,7 @@ const server = http.createServer((request, response) => {
     response.end(String(error));
   });
 });
-server.listen(state.port ?? 0, '127.0.0.1', () => {
+server.listen(0, '127.0.0.1', () => {
   issuer = `http://${state.host ?? '127.0.0.1'}:${server.address().port}`;
   addKey();
   build();

@@ -14,7 +14,7 @@ use crate::{
 };
 
 const MAX_REDIRECTS: usize = 10;
-/// As in `web/tests/launch.mjs`.
+/// The same path as in `web/tests/launch.mjs`.
 const CHROMIUM: &str = "/usr/bin/chromium";
 /// The key Enter, in text for [`Browser::type_into`].
 pub const ENTER: &str = "\n";

@@ -9,18 +9,18 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, postgres::PgConnectOptions};
+use sqlx::{ConnectOptions as _, postgres::PgConnectOptions};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::{DEADLINE, Process, wait_for};
+use crate::{DEADLINE, Process, postgres::execute, wait_for};
 
-/// Names the directory of Postgres' programs. `cargo xtask postgres` sets it.
+/// The environment variable with the directory of Postgres' programs. `cargo xtask postgres` sets it.
 const PROGRAMS_VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
 /// The user that runs Postgres if the test runs as root.
 const USER: &str = "postgres";
 const PASSWORD: &str = "of-a-test";
-/// Enough for the load of a test. Nothing is durable, because the data is short-lived.
+/// These settings suffice for the load of a test. Commits are not durable, because the data is short-lived.
 const SETTINGS: [&str; 7] = [
     "fsync=off",
     "full_page_writes=off",
@@ -42,20 +42,11 @@ pub struct Cluster {
 
 impl Cluster {
     /// Creates and starts a server.
-    ///
-    /// # Panics
-    /// If that fails. The message says what to do.
     pub async fn start() -> Self {
-        let mut cluster = Self::empty();
-        cluster.init().await;
-        cluster.run_server().await;
-        cluster
+        Self::empty().started().await
     }
 
     /// Creates a server on a file system of `mebibytes` MiB.
-    ///
-    /// # Panics
-    /// If that fails.
     pub async fn start_within(mebibytes: u32) -> Self {
         let mut cluster = Self::empty();
         let folder = cluster.folder.path().display();
@@ -69,15 +60,10 @@ impl Cluster {
         room.announced(|line| (line == "mounted").then_some(()))
             .await;
         cluster.room = Some(room);
-        cluster.init().await;
-        cluster.run_server().await;
-        cluster
+        cluster.started().await
     }
 
-    /// Creates a standby of this server, which it reaches at `address`.
-    ///
-    /// # Panics
-    /// If that fails.
+    /// Creates a standby of this server. The standby reaches the server at `address`.
     pub async fn standby(&self, address: &str) -> Self {
         let (host, port) = address.rsplit_once(':').expect("host:port");
         let mut standby = Self::empty();
@@ -113,7 +99,7 @@ impl Cluster {
     /// If the server is not running.
     pub async fn kill(&mut self) {
         let mut server = self.server.take().expect("it runs");
-        // The server and its child processes.
+        // Kill the child processes, then the server.
         for process in self
             .children(server.pid())
             .into_iter()
@@ -137,9 +123,6 @@ impl Cluster {
     }
 
     /// Starts the server unless it is running.
-    ///
-    /// # Panics
-    /// If it does not become ready.
     pub async fn start_again(&mut self) {
         if self
             .server
@@ -182,17 +165,11 @@ impl Cluster {
     }
 
     /// Runs a statement.
-    ///
-    /// # Panics
-    /// If the statement fails.
     pub async fn run(&self, statement: &str) {
         self.tried(statement).await.expect(statement);
     }
 
     /// Returns the single text that a query yields.
-    ///
-    /// # Panics
-    /// If the query fails.
     pub async fn one(&self, query: &'static str) -> String {
         let mut conn = self.options().connect().await.expect("it runs");
         let one = sqlx::query_scalar(query).fetch_one(&mut conn).await;
@@ -200,11 +177,7 @@ impl Cluster {
     }
 
     async fn tried(&self, statement: &str) -> sqlx::Result<()> {
-        let mut conn = self.options().connect().await?;
-        sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
-            .execute(&mut conn)
-            .await?;
-        conn.close().await
+        execute(&self.options(), statement.to_owned()).await
     }
 
     fn options(&self) -> PgConnectOptions {
@@ -234,6 +207,12 @@ impl Cluster {
 
     fn data(&self) -> PathBuf {
         self.folder.path().join("data")
+    }
+
+    async fn started(mut self) -> Self {
+        self.init().await;
+        self.run_server().await;
+        self
     }
 
     async fn init(&self) {

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::{io::AsyncReadExt, process::Command};
 
@@ -69,21 +70,18 @@ impl Summary {
         let by_id = self.checks.entry(scenario.to_owned()).or_default();
         for check in checks {
             let status = check["status"].as_str().unwrap_or_default();
-            if matches!(status, "SUCCESS" | "FAILURE" | "WARNING" | "SKIPPED") {
-                let id = check["id"].as_str().unwrap_or_default();
-                let outcomes = by_id.entry(id.to_owned()).or_default();
-                outcomes.push(status.to_owned());
-                outcomes.sort();
-            }
+            let id = check["id"].as_str().unwrap_or_default();
             match status {
                 "SUCCESS" => counts.passed += 1,
                 "FAILURE" => counts.failed += 1,
                 "WARNING" => counts.warnings += 1,
                 "SKIPPED" => counts.skipped += 1,
-                _ => {}
+                _ => continue,
             }
+            let outcomes = by_id.entry(id.to_owned()).or_default();
+            outcomes.push(status.to_owned());
+            outcomes.sort();
             if matches!(status, "FAILURE" | "WARNING") {
-                let id = check["id"].as_str().unwrap_or_default();
                 let message = check["errorMessage"].as_str().unwrap_or_default();
                 let complaint: String = format!("{scenario}: {id}: {message}")
                     .chars()
@@ -144,17 +142,9 @@ pub async fn run(requirements: &str, url: &str, extra: &[&str]) -> Summary {
     let mut arguments = vec!["server", "--url", url, "--requirements", requirements];
     arguments.extend(extra);
     let set = Requirements::read(requirements);
-    let results = tempfile::tempdir().expect("a test can make a directory");
-    suite(&arguments, results.path()).await;
-    let mut summary = Summary {
-        not_scored: set.not_scored_server,
-        ..Summary::default()
-    };
-    for scenario in set.server.iter().chain(&summary.not_scored.clone()) {
-        let checks = results_of(results.path(), &format!("server-{scenario}"));
-        let checks = checks.unwrap_or_else(|| panic!("the suite did not run {scenario}"));
-        summary.read(scenario, &checks);
-    }
+    let mut summary = set.summary("server");
+    let scenarios = [set.server, summary.not_scored.clone()].concat();
+    suite(&arguments, "server-", &scenarios, &mut summary).await;
     summary
 }
 
@@ -163,22 +153,11 @@ pub async fn run(requirements: &str, url: &str, extra: &[&str]) -> Summary {
 /// # Panics
 /// If the suite is missing, cannot run, or takes longer than five minutes.
 pub async fn run_scenario(scenario: &str, version: &str, url: &str) -> Summary {
-    let results = tempfile::tempdir().expect("a test can make a directory");
-    let arguments = [
-        "server",
-        "--url",
-        url,
-        "--scenario",
-        scenario,
-        "--spec-version",
-        version,
-        "--force",
-    ];
-    suite(&arguments, results.path()).await;
-    let checks = results_of(results.path(), &format!("server-{scenario}"))
-        .unwrap_or_else(|| panic!("the suite did not run {scenario}"));
+    let arguments = ["server", "--url", url, "--scenario", scenario];
+    let version = ["--spec-version", version, "--force"];
+    let arguments = [&arguments[..], &version].concat();
     let mut summary = Summary::default();
-    summary.read(scenario, &checks);
+    suite(&arguments, "server-", &[scenario.to_owned()], &mut summary).await;
     summary
 }
 
@@ -193,42 +172,36 @@ pub async fn run_client(
     wanted: impl Fn(&str) -> bool,
 ) -> Summary {
     let set = Requirements::read(requirements);
-    let mut summary = Summary {
-        not_scored: set.not_scored_client,
-        ..Summary::default()
-    };
+    let mut summary = set.summary("client");
     let scenarios = set.client.iter().chain(&summary.not_scored);
     let scenarios: Vec<_> = scenarios.filter(|name| wanted(name)).cloned().collect();
     for scenario in scenarios {
-        let results = tempfile::tempdir().expect("a test can make a directory");
-        let arguments = [
-            "client",
-            "--command",
-            command,
-            "--scenario",
-            &scenario,
-            "--spec-version",
-            requirements,
-            // Extension scenarios belong to no version and would be skipped without this.
-            "--force",
-        ];
-        suite(&arguments, results.path()).await;
-        let checks = results_of(results.path(), &scenario)
-            .unwrap_or_else(|| panic!("the suite did not run {scenario}"));
-        summary.read(&scenario, &checks);
+        let arguments = ["client", "--command", command, "--scenario", &scenario];
+        // Extension scenarios belong to no version and would be skipped without `--force`.
+        let version = ["--spec-version", requirements, "--force"];
+        let arguments = [&arguments[..], &version].concat();
+        suite(
+            &arguments,
+            "",
+            std::slice::from_ref(&scenario),
+            &mut summary,
+        )
+        .await;
     }
     summary
 }
 
-/// Runs the suite to its end, whatever the results.
-async fn suite(arguments: &[&str], results: &Path) {
+/// Runs the suite to its end, whatever the results, and reads the results of `scenarios`. The names of their result
+/// folders begin with `prefix`.
+async fn suite(arguments: &[&str], prefix: &str, scenarios: &[String], summary: &mut Summary) {
+    let results = tempfile::tempdir().expect("a test can make a directory");
     let modules = node_modules();
     let mut command = Command::new(modules.join(NODE));
     command
         .arg(modules.join(SUITE))
         .args(arguments)
         .args(["--timeout", SCENARIO_TIMEOUT_MS, "--output-dir"])
-        .arg(results)
+        .arg(results.path())
         .env("NO_COLOR", "1");
     let (mut process, stdin, mut stdout) = Process::spawn_piped(command);
     drop(stdin);
@@ -245,6 +218,11 @@ async fn suite(arguments: &[&str], results: &Path) {
         "{what} ended with {status}: {}",
         process.stderr()
     );
+    for scenario in scenarios {
+        let checks = results_of(results.path(), &format!("{prefix}{scenario}"));
+        let checks = checks.unwrap_or_else(|| panic!("the suite did not run {scenario}"));
+        summary.read(scenario, &checks);
+    }
 }
 
 /// Finds the result file of scenario `name` in `directory`: `name-<time>/checks.json`.
@@ -266,50 +244,37 @@ fn results_of(directory: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// A requirement set of the suite.
-#[derive(Default)]
+#[derive(Deserialize)]
 struct Requirements {
     server: Vec<String>,
     client: Vec<String>,
-    not_scored_server: Vec<String>,
-    not_scored_client: Vec<String>,
+    not_scored: Vec<NotScored>,
+}
+
+#[derive(Deserialize)]
+struct NotScored {
+    scenario: String,
+    /// `server` or `client`.
+    leg: String,
 }
 
 impl Requirements {
-    /// Reads the requirement file, which uses a very simple subset of YAML.
     fn read(revision: &str) -> Self {
-        let file = node_modules()
-            .join(REQUIREMENTS)
-            .join(format!("{revision}.yaml"));
+        let file = node_modules().join(format!("{REQUIREMENTS}/{revision}.yaml"));
         let text = fs::read_to_string(&file)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
-        let mut this = Self::default();
-        let mut section = "";
-        let mut scenario = String::new();
-        for line in text.lines() {
-            if let Some(name) = line.strip_suffix(':')
-                && !line.starts_with([' ', '#'])
-            {
-                section = name;
-            } else if let Some(name) = line.strip_prefix("  - scenario: ") {
-                scenario = name.trim().to_owned();
-            } else if let Some(leg) = line.strip_prefix("    leg: ") {
-                match leg.trim() {
-                    "server" => this.not_scored_server.push(std::mem::take(&mut scenario)),
-                    _ => this.not_scored_client.push(std::mem::take(&mut scenario)),
-                }
-            } else if let Some(name) = line.strip_prefix("  - ") {
-                match section {
-                    "server" => this.server.push(name.trim().to_owned()),
-                    "client" => this.client.push(name.trim().to_owned()),
-                    _ => {}
-                }
-            }
-        }
-        assert!(
-            !this.server.is_empty() && !this.client.is_empty(),
-            "cannot parse {}: unexpected format",
-            file.display()
-        );
+        let this: Self = serde_saphyr::from_str(&text)
+            .unwrap_or_else(|error| panic!("cannot parse {}: {error}", file.display()));
+        assert!(!this.server.is_empty() && !this.client.is_empty());
         this
+    }
+
+    /// An empty summary that lists the scenarios that are not scored.
+    fn summary(&self, leg: &str) -> Summary {
+        let not_scored = self.not_scored.iter().filter(|one| one.leg == leg);
+        Summary {
+            not_scored: not_scored.map(|one| one.scenario.clone()).collect(),
+            ..Summary::default()
+        }
     }
 }

@@ -13,11 +13,9 @@
 //! | `accounts` | `{}` | claims by account, for example `{"ann": {"groups": ["ml"]}}`; every account has `email` and `groups` |
 //! | `answers` | `{}` | responses that replace the issuer's, by path: `{"/jwks": {"status": 200, "headers": {…}, "body": …}}` |
 //! | `consent` | `true` | whether users are asked for consent |
-//! | `delay_ms` | 0 | delay of every response, in milliseconds |
-//! | `documents` | `{}` | client id metadata documents by their `https` URL, instead of fetching them |
 //! | `down` | `false` | every connection is closed without a response |
 //! | `hold_ms` | 0 | delay of a token response after its work is done, in milliseconds |
-//! | `lifetime`, `refresh_lifetime` | 3600, 86400 | lifetime of access and refresh tokens, in seconds |
+//! | `lifetime` | 3600 | lifetime of access tokens, in seconds |
 //! | `opaque` | `false` | access tokens for a resource are opaque, for introspection |
 //! | `refuse_refresh` | `false` | refresh tokens are refused with `invalid_grant` |
 //! | `refuse_resource` | `false` | a `resource` is refused with `invalid_target`, as Entra does |

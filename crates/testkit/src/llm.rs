@@ -6,7 +6,7 @@ use crate::{DEADLINE, Process, RawClient, within};
 
 /// A running `testkit-llm`. The script format is defined in `src/bin/testkit-llm/script.rs`.
 pub struct Llm {
-    // Kept for its drop, and for its stderr when a test fails.
+    // Dropping this stops the process, and prints its stderr if the test fails.
     process: Process,
     client: RawClient,
     url: String,
@@ -21,10 +21,7 @@ impl Llm {
         Self::with_arguments(&[], script).await
     }
 
-    /// Starts a model that accepts only this key.
-    ///
-    /// # Panics
-    /// Like [`Llm::start`].
+    /// Starts a model that accepts only this API key.
     pub async fn with_key(key: &str, script: &Value) -> Self {
         Self::with_arguments(&["--key", key], script).await
     }
@@ -65,9 +62,6 @@ impl Llm {
 
     /// Returns all requests to the model so far: `path`, `peer`, `headers`, `body` and `outcome` (`open`, `refused`,
     /// `failed`, `complete` or `dropped`).
-    ///
-    /// # Panics
-    /// If the model does not respond.
     pub async fn requests(&self) -> Vec<Value> {
         let client = self.client.at("/requests");
         let reply = within("the requests", DEADLINE, client.get(&[])).await;

@@ -40,7 +40,7 @@ pub struct Peer {
     log_level: Option<String>,
     wire: Wire,
     inbox: mpsc::Receiver<Value>,
-    // Kept so that the inbox never looks closed while a stream may still be opened.
+    // This sender is kept, so that the inbox never looks closed while a stream may still be opened.
     inlet: mpsc::Sender<Value>,
     tasks: JoinSet<()>,
     open: HashMap<u64, AbortHandle>,
@@ -93,9 +93,6 @@ impl Outcome {
 
 impl Peer {
     /// Connects over stdio with protocol version `version`.
-    ///
-    /// # Panics
-    /// If the handshake fails.
     pub async fn stdio(mut client: StdioClient, version: &str, capabilities: Value) -> Self {
         let (to_child, mut outgoing) = mpsc::channel::<Value>(INBOX_CAPACITY);
         let mut this = Self::new(version, capabilities, Wire::Stdio(to_child));
@@ -129,9 +126,6 @@ impl Peer {
     }
 
     /// Connects over streamable HTTP with protocol version `version`.
-    ///
-    /// # Panics
-    /// If the handshake fails.
     pub async fn http(client: RawClient, version: &str, capabilities: Value) -> Self {
         let mut this = Self::new(version, capabilities, Wire::Http(client));
         this.shake_hands().await;
@@ -139,9 +133,6 @@ impl Peer {
     }
 
     /// Connects over HTTP+SSE (2024-11-05). `client` has the URL of the stream.
-    ///
-    /// # Panics
-    /// If the handshake fails.
     pub async fn sse(client: RawClient, capabilities: Value) -> Self {
         let mut stream = client.get(&[]).await;
         let endpoint = stream.next_event(DEADLINE).await;
@@ -317,9 +308,6 @@ impl Peer {
 
     /// Subscribes to all list changes and to the resources `uris`. For a modern client it returns the id of the listen
     /// request, which [`Peer::cancel`] ends.
-    ///
-    /// # Panics
-    /// If the server refuses.
     pub async fn subscribe(&mut self, uris: &[&str]) -> Option<u64> {
         if !self.is_modern() {
             for uri in uris {
@@ -416,7 +404,7 @@ impl Peer {
                 let headers = self.headers(&message);
                 let inlet = self.inlet.clone();
                 if is_initialize || id.is_none() {
-                    // Waited for, because the session id is needed for all later requests and the order of
+                    // The response is awaited, because the session id is needed for all later requests and the order of
                     // notifications matters.
                     let session = post(client, headers, message, id, inlet).await;
                     if let (Some(session), Wire::Http(client)) = (session, &mut self.wire) {

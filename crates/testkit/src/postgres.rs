@@ -18,9 +18,6 @@ pub struct Database {
 
 impl Database {
     /// Creates a database.
-    ///
-    /// # Panics
-    /// If no server is configured. The message says how to start one.
     pub async fn create() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -38,17 +35,11 @@ impl Database {
     }
 
     /// Runs a statement in the database.
-    ///
-    /// # Panics
-    /// If it fails.
     pub async fn run(&self, statement: &str) {
         run_at(&server().database(&self.name), statement.to_owned()).await;
     }
 
     /// Returns the whole database as `pg_dump` writes it.
-    ///
-    /// # Panics
-    /// If the dump fails.
     pub async fn dump(&self) -> Vec<u8> {
         let output = tokio::process::Command::new("pg_dump")
             .arg(self.url.split('?').next().unwrap_or_default())
@@ -81,34 +72,19 @@ impl Database {
     }
 
     /// Ends all connections to the database and refuses new ones, like a server that is down.
-    ///
-    /// # Panics
-    /// If the server cannot be reached.
     pub async fn close_to_all(&self) {
-        run(format!(
-            "ALTER DATABASE {} ALLOW_CONNECTIONS false",
-            self.name
-        ))
-        .await;
+        let name = &self.name;
+        run(format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false")).await;
         self.disconnect_all().await;
     }
 
     /// Undoes [`Database::close_to_all`].
-    ///
-    /// # Panics
-    /// If the server cannot be reached.
     pub async fn open_to_all(&self) {
-        run(format!(
-            "ALTER DATABASE {} ALLOW_CONNECTIONS true",
-            self.name
-        ))
-        .await;
+        let name = &self.name;
+        run(format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true")).await;
     }
 
     /// Ends all connections to the database, like a server restart.
-    ///
-    /// # Panics
-    /// If the server cannot be reached.
     pub async fn disconnect_all(&self) {
         let name = &self.name;
         run(format!(
@@ -151,14 +127,15 @@ async fn run(statement: String) {
 }
 
 async fn run_at(place: &PgConnectOptions, statement: String) {
-    let result = async {
-        let mut conn = PgConnection::connect_with(place).await?;
-        sqlx::raw_sql(AssertSqlSafe(statement))
-            .execute(&mut conn)
-            .await?;
-        conn.close().await
-    };
-    if let Err(error) = result.await {
+    if let Err(error) = execute(place, statement).await {
         panic!("the test Postgres failed: {error}");
     }
+}
+
+/// Runs a statement at a server that may be down.
+pub(crate) async fn execute(place: &PgConnectOptions, statement: String) -> sqlx::Result<()> {
+    let mut conn = PgConnection::connect_with(place).await?;
+    let statement = sqlx::raw_sql(AssertSqlSafe(statement));
+    statement.execute(&mut conn).await?;
+    conn.close().await
 }

@@ -32,7 +32,7 @@ pub struct Process {
     program: String,
     lines: Arc<Mutex<VecDeque<String>>>,
     stderr: Tail,
-    // Owns the readers of stdout and stderr. They end with the pipes or when this is dropped.
+    // Owns the readers of stdout and stderr. They end when the pipes are closed or this set is dropped.
     readers: JoinSet<()>,
     _stdin: Option<ChildStdin>,
 }
@@ -41,9 +41,6 @@ impl Process {
     /// Spawns `command` with stdin held open and stdout read line by line.
     ///
     /// Must be called within a tokio runtime.
-    ///
-    /// # Panics
-    /// If the program cannot be started.
     pub fn spawn(command: Command) -> Self {
         let (mut this, stdin, stdout) = Self::spawn_piped(command);
         this._stdin = Some(stdin);
@@ -62,9 +59,6 @@ impl Process {
     }
 
     /// Spawns the workspace binary `name` ([`crate::Bin::path`]) with `arguments`.
-    ///
-    /// # Panics
-    /// If it is not built or cannot be started.
     pub fn bin<S: AsRef<std::ffi::OsStr>>(
         name: &str,
         arguments: impl IntoIterator<Item = S>,
@@ -144,7 +138,7 @@ impl Process {
     pub async fn announced<T>(&mut self, find: impl Fn(&str) -> Option<T>) -> T {
         let what = format!("an announcement of {}", self.program);
         wait_for_some(&what, DEADLINE, async || {
-            // Checked before the output is read, so that output written before the exit counts.
+            // The exit is checked before the output is read, so that output written before the exit counts.
             let exited = self.child.try_wait().ok().flatten();
             let stdout = self.stdout_lines();
             let stderr = self.stderr();
@@ -199,8 +193,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = kill_process_group(self.pid, Signal::KILL);
-        // Reaped here rather than in the background, so that a test that counts processes afterwards gets the right
-        // number. SIGKILL takes effect at once unless the child hangs in the kernel.
+        // The child is reaped here and not in the background, so that a test that counts processes afterwards gets the
+        // right number. SIGKILL takes effect at once unless the child hangs in the kernel.
         let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5)
         {

@@ -45,7 +45,7 @@ pub struct Protected {
 }
 
 /// Behaviour that a test may change.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Refuse every request with 401.
     pub refuse: bool,
@@ -69,6 +69,7 @@ struct Server {
     state: Mutex<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
     rules: Rules,
     keys: HashMap<String, JwkSet>,
@@ -101,27 +102,10 @@ struct Claims {
 
 impl Protected {
     /// Starts a server on a free loopback port. The issuer must know [`SCOPES`].
-    ///
-    /// # Panics
-    /// If no port is free.
     pub async fn start(issuer: &Issuer) -> Self {
-        let rules = Rules {
-            refuse: false,
-            issuer: issuer.url().to_owned(),
-            admin: vec!["files:write".to_owned()],
-            metadata: None,
-            ahead: 0,
-            revoked: HashSet::new(),
-            dpop: false,
-        };
-        let inner = Inner {
-            rules,
-            keys: HashMap::new(),
-            known: HashMap::new(),
-            calls: BTreeMap::new(),
-            refused: 0,
-            proofs: HashSet::new(),
-        };
+        let mut inner = Inner::default();
+        inner.rules.issuer = issuer.url().to_owned();
+        inner.rules.admin = vec!["files:write".to_owned()];
         let mut server = None;
         let (_, tasks) = serve(|url| {
             let made = Arc::new(Server {

@@ -55,9 +55,6 @@ impl Proxy {
     }
 
     /// Like [`Proxy::to`], and passes each piece from a client through `edit`.
-    ///
-    /// # Panics
-    /// If no loopback port is free.
     pub async fn editing(
         target: &str,
         edit: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,

@@ -25,9 +25,6 @@ pub struct Site {
 
 impl Site {
     /// Starts a site with one HTML page.
-    ///
-    /// # Panics
-    /// If no port is free.
     pub async fn new(page: &'static str) -> Self {
         let answer = async move |uri: Uri| answer(uri.path(), page);
         let (url, tasks) = serve(|_| Router::new().fallback(answer)).await;

@@ -5,7 +5,7 @@ use std::{process::ExitStatus, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Split},
     process::{ChildStdin, ChildStdout, Command},
 };
 
@@ -18,32 +18,23 @@ use crate::{
 pub struct StdioClient {
     process: Process,
     stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    // Kept when a receive times out, so that no partial line is lost.
-    partial: Vec<u8>,
+    stdout: Split<BufReader<ChildStdout>>,
 }
 
 impl StdioClient {
     /// Spawns `command` with both pipes.
     ///
     /// Must be called within a tokio runtime.
-    ///
-    /// # Panics
-    /// If the program cannot be started.
     pub fn spawn(command: Command) -> Self {
         let (process, stdin, stdout) = Process::spawn_piped(command);
         Self {
             process,
             stdin: Some(stdin),
-            stdout: BufReader::new(stdout),
-            partial: Vec::new(),
+            stdout: BufReader::new(stdout).split(b'\n'),
         }
     }
 
     /// Spawns the workspace binary `name` with `arguments`.
-    ///
-    /// # Panics
-    /// If it is not built or cannot be started.
     pub fn bin<S: AsRef<std::ffi::OsStr>>(
         name: &str,
         arguments: impl IntoIterator<Item = S>,
@@ -92,23 +83,8 @@ impl StdioClient {
     /// # Cancel safety
     /// Cancel safe: a partial line is continued by the next call.
     pub async fn receive(&mut self, limit: Duration) -> Option<Vec<u8>> {
-        let line = tokio::time::timeout(limit, async {
-            loop {
-                let buffer = self.stdout.fill_buf().await.ok()?;
-                if buffer.is_empty() {
-                    return None;
-                }
-                if let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
-                    self.partial.extend_from_slice(&buffer[..end]);
-                    self.stdout.consume(end + 1);
-                    return Some(std::mem::take(&mut self.partial));
-                }
-                self.partial.extend_from_slice(buffer);
-                let count = buffer.len();
-                self.stdout.consume(count);
-            }
-        });
-        line.await.ok().flatten()
+        let line = tokio::time::timeout(limit, self.stdout.next_segment());
+        line.await.ok()?.ok()?
     }
 
     /// Returns the next line as JSON.

@@ -1,6 +1,6 @@
 //! Waiting with a deadline, instead of sleep-then-assert.
 
-use std::time::Duration;
+use std::{panic::Location, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 
@@ -68,5 +68,18 @@ pub async fn within<F: Future>(what: &str, limit: Duration, future: F) -> F::Out
     match timeout(limit, future).await {
         Ok(value) => value,
         Err(_) => panic!("timed out after {limit:?} waiting for: {what}"),
+    }
+}
+
+/// Awaits `future` for at most `limit`. For the many waits of a test that need no name of their own.
+///
+/// # Panics
+/// After `limit`, with a message that names the caller's line.
+#[track_caller]
+pub fn in_time<F: Future>(limit: Duration, future: F) -> impl Future<Output = F::Output> {
+    let caller = Location::caller();
+    async move {
+        let done = timeout(limit, future).await;
+        done.unwrap_or_else(|_| panic!("not done after {limit:?}: {caller}"))
     }
 }

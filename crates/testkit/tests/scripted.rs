@@ -1,4 +1,5 @@
-//! Behaviour of the scripted server that the gateway's tests rely on without noticing its absence.
+//! Tests behaviour of the scripted server that the gateway's tests rely on. Those tests would not notice if it were
+//! missing.
 
 use serde_json::{Value, json};
 use testkit::{DEADLINE, StdioClient, wait_for};

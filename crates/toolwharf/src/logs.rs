@@ -15,10 +15,10 @@ pub(crate) fn init(settings: &Settings) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .or_else(|_| tracing_subscriber::EnvFilter::try_new(&settings.log.level))
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
-        // Postgres notices about objects that exist already.
+        // This hides Postgres notices about objects that exist already.
         .add_directive("sqlx=warn".parse().expect("it is a directive"))
-        // These log each failed request, which is also reported where it is handled, and unreadable responses including
-        // their secrets.
+        // These crates log each failed request, which the caller reports too, and unreadable responses with the secrets
+        // in them.
         .add_directive("kube_client=off".parse().expect("it is a directive"))
         .add_directive("kube_runtime=off".parse().expect("it is a directive"));
     let logs = tracing_subscriber::fmt()

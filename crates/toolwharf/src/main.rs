@@ -3,12 +3,12 @@
 //! `main` only selects what to run. The MCP surfaces are in [`gateway`], the operators' interfaces in [`ops`] and
 //! [`rest`], the command line in [`cli`].
 
-mod changes;
 mod cli;
 mod kubernetes;
 mod logs;
 mod memory;
 mod ops;
+mod replica_changes;
 mod serve;
 mod stdio;
 mod webhook;
@@ -17,12 +17,13 @@ use std::process::ExitCode;
 
 use backend::startup;
 
-/// A call makes some dozens of small allocations on several threads.
+/// mimalloc suits this load: a call makes some dozens of small allocations on several threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // First, because these need no async runtime, and take other arguments than the command line does.
+    // The helper processes come first: they need no async runtime, and their arguments are not those of the command
+    // line.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == startup::SENTINEL => return runtime::sentinel::main(),

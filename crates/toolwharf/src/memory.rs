@@ -1,8 +1,8 @@
 //! Returns memory to the kernel after a peak.
 //!
 //! The allocator keeps freed memory for the thread that used it, and returns pages to the kernel only when that thread
-//! allocates again. An idle gateway does not allocate and would stay as large as at its peak. So this task checks every
-//! few seconds if the process is larger than its minimum, and then makes each worker return its spare memory.
+//! allocates again. An idle gateway does not allocate and would stay as large as at its peak. So this task compares the
+//! size of the process with its minimum every few seconds. If it is larger, each worker returns its spare memory.
 
 #![expect(unsafe_code, reason = "the allocator has no safe interface for it")]
 
@@ -65,7 +65,7 @@ pub(crate) fn give_back_here() {
     mi_collect(true);
 }
 
-/// Makes every worker collect.
+/// Makes every worker thread return its spare memory.
 async fn collect() {
     let workers = Handle::current().metrics().num_workers();
     let met = Arc::new(AtomicUsize::new(0));
@@ -74,7 +74,8 @@ async fn collect() {
         let met = met.clone();
         turns.spawn(async move {
             met.fetch_add(1, Ordering::Relaxed);
-            // Otherwise one worker could run all turns. A busy worker is not waited for; the next check covers it.
+            // Without this wait, one worker could run all of these tasks. A worker that is busy for longer is left to
+            // the next check.
             for _ in 0..MEET_TIMEOUT_MS {
                 if met.load(Ordering::Relaxed) == workers {
                     break;

@@ -1,7 +1,7 @@
 //! Endpoints for orchestrators and monitoring: `/healthz`, `/readyz`, `/metrics`.
 
 use std::{
-    fmt::Write,
+    fmt::{Display, Write},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -49,13 +49,14 @@ pub(crate) fn router(
         )
 }
 
-/// The readiness status. Not ready while keys are stale, since requests with keys are then refused.
+/// The readiness status. The gateway is not ready while its copy of the keys is stale, since it then refuses requests
+/// with keys.
 const fn readiness(is_started: bool, has_stale_keys: bool) -> (StatusCode, &'static str) {
     match (is_started, has_stale_keys) {
         (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         (true, true) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "cut off from the database: keys cannot be checked\n",
+            "the database is unreachable: keys cannot be checked\n",
         ),
         (true, false) => (StatusCode::OK, "ready\n"),
     }
@@ -74,18 +75,10 @@ fn fleet_metrics(front: &HttpGateway, gateway: &Gateway) -> String {
     let fleet = gateway.fleet();
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Server) -> u64| {
-        let _ = writeln!(
-            out,
-            "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
-        );
-        for server in fleet.all() {
-            let _ = writeln!(
-                out,
-                "toolwharf_{name}{{{}}} {}",
-                labels(server),
-                value(server)
-            );
-        }
+        let values = fleet
+            .all()
+            .map(|server| (labels(server, ""), value(server)));
+        write(&mut out, (name, kind, help), values);
     };
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     family(
@@ -166,10 +159,7 @@ fn fleet_metrics(front: &HttpGateway, gateway: &Gateway) -> String {
             front.backlog().bytes(),
         ),
     ] {
-        let _ = writeln!(
-            out,
-            "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} gauge\ntoolwharf_{name} {value}"
-        );
+        write(&mut out, (name, "gauge", help), [(String::new(), value)]);
     }
     out
 }
@@ -198,20 +188,33 @@ async fn replica_metrics(replica: &Replica, out: &mut String) {
         ),
     ] {
         if let Some(value) = value {
-            let _ = writeln!(
-                out,
-                "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}\ntoolwharf_{name} {value}"
-            );
+            write(out, (name, kind, help), [(String::new(), value)]);
         }
     }
 }
 
-fn labels(server: &Server) -> String {
+/// Writes a metric with its labels and values.
+fn write<V: Display>(
+    out: &mut String,
+    (name, kind, help): (&str, &str, &str),
+    values: impl IntoIterator<Item = (String, V)>,
+) {
+    let _ = writeln!(
+        out,
+        "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
+    );
+    for (labels, value) in values {
+        let _ = writeln!(out, "toolwharf_{name}{labels} {value}");
+    }
+}
+
+/// The labels of a server's metric, with `more` as the last ones.
+fn labels(server: &Server, more: &str) -> String {
     let name = server.name().as_str();
     let name = name.replace('\\', "\\\\").replace('"', "\\\"");
     let project = server.key().owner.as_ref();
     let project = project.map_or_else(String::new, |id| format!("project=\"{id}\","));
-    format!("{project}server=\"{name}\"")
+    format!("{{{project}server=\"{name}\"{more}}}")
 }
 
 /// Additional metrics of hosted servers.
@@ -238,31 +241,16 @@ fn hosted_metrics(fleet: &Fleet, out: &mut String) {
         ),
     ];
     for (name, kind, help, value) in families {
-        let _ = writeln!(
-            out,
-            "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
-        );
-        for server in fleet.registered() {
-            let _ = writeln!(
-                out,
-                "toolwharf_{name}{{{}}} {}",
-                labels(server),
-                value(&server.status())
-            );
-        }
+        let servers = fleet.registered();
+        let values = servers.map(|server| (labels(server, ""), value(&server.status())));
+        write(out, (name, kind, help), values);
     }
-    let _ = writeln!(
-        out,
-        "# HELP toolwharf_hosted_state 1 for the current state of the server.\n# TYPE toolwharf_hosted_state gauge"
-    );
-    for server in fleet.registered() {
+    let states = fleet.registered().map(|server| {
         let state = server.status().word();
-        let _ = writeln!(
-            out,
-            "toolwharf_hosted_state{{{},state=\"{state}\"}} 1",
-            labels(server)
-        );
-    }
+        (labels(server, &format!(",state=\"{state}\"")), 1)
+    });
+    let help = "1 for the current state of the server.";
+    write(out, ("hosted_state", "gauge", help), states);
 }
 
 #[cfg(test)]

@@ -26,23 +26,22 @@ use tokio_util::{
     task::{AbortOnDropHandle, TaskTracker},
 };
 
-use crate::{changes::Changes, logs, memory, ops, webhook};
+use crate::{logs, memory, ops, replica_changes::Changes, webhook};
 use auth::{Identities, Role, tickets::Tickets};
 use backend::{
     clients::Clients,
     hosting::Hosting,
-    live::{Live, warn_of},
     lock::Lock,
     logins::{self, Logins},
     loop_detection::LoopDetection,
     projects::Projects,
+    reload::{Live, warn_of},
     replica::{self, Replica},
     startup::{self, CliOverrides},
 };
 use gateway::{
-    For, Guard, HttpGateway, Leases, Seal,
+    For, Guard, HttpGateway, Leases, Seal, auth_pages,
     peers::{self, Peers},
-    signin,
 };
 use install::Catalogue;
 use rest::{
@@ -56,7 +55,7 @@ const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time from the stop signal to the last `SIGKILL` (H11): half a minute in total, with one second left for writing
 /// data.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(29);
-/// The part of that reserved for stopping servers, even if calls and turns are still running.
+/// The part of `STOP_TIMEOUT` that is reserved for stopping servers, even if calls and turns are still running.
 const MIN_GRACE: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
@@ -95,8 +94,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let drain = drain.min(STOP_TIMEOUT - MIN_GRACE);
 
     let serving = parts.serve_clients(listener, site.clone(), drain);
-    // Stays open longer than the clients' listener: other replicas use the servers here until they have taken them
-    // over.
+    // The internal listener stays open longer than the clients' listener: other replicas use the servers here until
+    // they have taken them over.
     let closed_inside = CancellationToken::new();
     let inside = base.inside.take().filter(|_| parts.peers.is_some());
     let serving_inside =
@@ -189,7 +188,7 @@ impl Base {
 /// The address for clients.
 struct Endpoint {
     address: SocketAddr,
-    /// The port was chosen by the user.
+    /// True if the user chose the port.
     is_fixed: bool,
     /// The URL for clients on this machine.
     url: String,
@@ -260,7 +259,7 @@ impl Parts {
         let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));
         let audiences = bases(settings, endpoint.address);
         let identities = Identities::new(settings, audiences, tickets.clone()).context(
-            "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
+            "cannot read the root certificates of this host; `apt-get install ca-certificates`",
         )?;
         if replica.is_some() {
             identities.keys.share();
@@ -363,7 +362,7 @@ impl Parts {
             self.replica.clone(),
         )
         .merge(console::router(apps))
-        .merge(signin::router(&self.front))
+        .merge(auth_pages::router(&self.front))
         .merge(logins::router(logins, projects, identify));
         Site::new(rest, more)
     }
@@ -455,7 +454,7 @@ impl Parts {
         }
         let left = (by - MIN_GRACE).saturating_duration_since(Instant::now());
         if self.agents.stop(drain.min(left)).await > 0 {
-            // Their last events are on the way to their clients.
+            // Clients get time to receive the last events of the stopped chats.
             let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, connections.wait()).await;
         }
         self.gateway.shutdown(by).await;
@@ -510,7 +509,7 @@ fn identify(identities: Arc<Identities>) -> logins::Identify {
     )
 }
 
-/// Rewrites the entries of earlier versions once.
+/// Converts the entries that earlier versions stored, once. Never returns.
 async fn migrate_entries(projects: &Projects) {
     backend::entries::migrate(projects.store(), async || projects.entry_key().await).await;
     std::future::pending().await

@@ -31,8 +31,8 @@ use crate::{
 use auth::admin_token::TOKEN_FILE;
 use backend::{
     clients::{self, Clients, token_file},
-    live::{Live, warn_of},
     loop_detection::LoopDetection,
+    reload::{Live, warn_of},
     startup::{self, CliOverrides},
 };
 
@@ -81,7 +81,7 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
                 ..Scope::default()
             },
             max_message: settings.limits.max_body_bytes,
-            // The gateway accepts this much from a server, and adds names to it.
+            // Twice the gateway's limit for a server's message, because the gateway adds prefixes to names.
             max_answer: 2 * settings.limits.max_line_bytes,
         };
         if let Some(place) = finder.wait().await? {
@@ -122,7 +122,7 @@ async fn own(
     let store = startup::open_store(&config.settings, &data_dir).await?;
     let refusal = chain.refusal();
     if let Some(why) = &refusal {
-        // It answers requests, so that the user of the client learns the reason, but starts no servers.
+        // The gateway starts no servers, but answers requests, so that the client's user learns the reason.
         tracing::error!("started without servers: {why}");
         config.servers.clear();
     }

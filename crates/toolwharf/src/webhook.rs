@@ -1,7 +1,7 @@
 //! Posts health warnings of servers to a URL configured by an administrator (H10, H15).
 //!
-//! Warnings are posted one at a time, in order, with three attempts each. The queue is bounded: a webhook that is too
-//! slow misses some warnings, which is logged. Deliberately absent: following redirects.
+//! Warnings are posted one at a time, in order, with three attempts each. The queue is bounded. A webhook that is too
+//! slow misses warnings, and the log says so. Deliberately absent: following redirects.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn post(http: &Client, url: &str, warning: &Warning) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(
-                    "no webhook: {} is not a URL: {error}",
+                    "health warnings are not sent to the webhook: {} is not a URL: {error}",
                     model::url_for_display(url)
                 );
                 return;

@@ -1,4 +1,4 @@
-//! The official conformance suite, through the gateway and with the gateway as the client.
+//! Runs the official conformance suite through the gateway, and with the gateway as the client.
 //!
 //! Server leg: the suite must find the same results through the gateway as at `testkit-conformance` itself, scenario by
 //! scenario, for upstreams of every era and transport. A table lists the differences that the protocol allows, with the
@@ -8,17 +8,22 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{Gateway, LEGACY, Setup, replicas::Balancer, with};
+use common::{
+    Gateway, LEGACY, Setup, names,
+    replicas::Balancer,
+    steps::{conformant_http, conformant_stdio},
+    with,
+};
 use serde_json::{Value, json};
 use testkit::{
-    Bin, Process,
+    Bin, Peer, Process,
     conformance::{self, Summary},
-    peer::MODERN,
+    peer::{MODERN, all_capabilities},
     postgres::Database,
 };
 
-/// Checks whose outcome may differ through the gateway, each below the reason why this is not a bug: scenario, check and
-/// outcome (`-`: the check does not run).
+/// Checks whose outcome may differ through the gateway: scenario, check and outcome (`-`: the check does not run). The
+/// line above says why the difference is not a bug.
 type Differences = &'static str;
 
 /// One check of an unscored scenario only runs if the server disconnects during a call, which the gateway never does.
@@ -80,34 +85,23 @@ struct OverHttp {
 }
 
 async fn over_http(arguments: &[&str]) -> OverHttp {
-    let mut all = vec!["--listen", "127.0.0.1:0"];
-    all.extend(arguments);
-    let mut server = Process::bin("testkit-conformance", all);
-    let direct = server.url().await;
-    let gateway = gateway(json!({ "type": "http", "url": direct }), json!({})).await;
+    let (_server, direct) = conformant_http(arguments).await;
+    let gateway = gateway(json!({ "type": "http", "url": direct })).await;
     OverHttp {
         gateway,
         direct,
-        _server: server,
+        _server,
     }
 }
 
-async fn over_stdio(arguments: &[&str], options: Value) -> Gateway {
-    let mut all = vec!["--stdio"];
-    all.extend(arguments);
-    let command = Bin::path("testkit-conformance");
-    gateway(json!({ "command": command, "args": all }), options).await
+async fn gateway(entry: Value) -> Gateway {
+    setup(entry).connected().await
 }
 
-async fn gateway(entry: Value, mut options: Value) -> Gateway {
+fn setup(entry: Value) -> Setup {
     // The suite sends calls that wait for each other.
-    options["maxConcurrency"] = json!(64);
-    let gateway = Setup::new()
-        .server(NAME, with(entry, options))
-        .serve()
-        .await;
-    gateway.up(NAME).await;
-    gateway
+    let entry = with(entry, json!({ "maxConcurrency": 64 }));
+    Setup::new().server(NAME, entry)
 }
 
 /// The view of the single server, with its native names and URIs.
@@ -122,17 +116,12 @@ async fn direct(requirements: &str, url: &str) -> Summary {
     summary
 }
 
-/// Runs the requirement set at `url` and compares each check with the direct result.
-async fn compare(
-    what: &str,
-    requirements: &str,
-    url: &str,
-    direct: &Summary,
-    differ: &[Differences],
-) {
+/// Runs the requirement set at `url` and compares each check with the direct result, apart from [`STAYS_CONNECTED`] and
+/// `differ`.
+async fn compare(what: &str, requirements: &str, url: &str, direct: &Summary, differ: Differences) {
     let through = conformance::run(requirements, url, &[]).await;
     let mut expected = direct.checks.clone();
-    let lines = differ.iter().flat_map(|table| table.lines());
+    let lines = STAYS_CONNECTED.lines().chain(differ.lines());
     for line in lines.map(str::trim).filter(|line| !line.starts_with('#')) {
         let words: Vec<&str> = line.split(' ').collect();
         let [scenario, check, outcome] = words[..] else {
@@ -158,17 +147,15 @@ async fn compare(
         for check in wanted.keys().chain(found.keys()).collect::<BTreeSet<_>>() {
             let (wanted, found) = (wanted.get(check), found.get(check));
             if wanted != found {
-                wrong.push(format!(
-                    "{scenario:?}, {check:?}: {found:?} instead of {wanted:?}"
-                ));
+                let line = format!("{scenario:?}, {check:?}: {found:?} instead of {wanted:?}");
+                wrong.push(line);
             }
         }
     }
+    let (wrong, complaints) = (wrong.join("\n"), through.complaints.join("\n"));
     assert!(
         wrong.is_empty(),
-        "{what}:\n{}\n{}",
-        wrong.join("\n"),
-        through.complaints.join("\n")
+        "{requirements}, {what}:\n{wrong}\n{complaints}"
     );
 }
 
@@ -179,40 +166,28 @@ async fn conformance_http() {
     http.gateway.logged("version=2026-07-28").await;
     for requirements in [LEGACY, MODERN] {
         let direct = direct(requirements, &http.direct).await;
-        let what = format!("{requirements}, HTTP upstream");
-        compare(
-            &what,
-            requirements,
-            &single(&http.gateway),
-            &direct,
-            &[STAYS_CONNECTED],
-        )
-        .await;
+        let url = single(&http.gateway);
+        compare("HTTP upstream", requirements, &url, &direct, "").await;
         // The same server in the aggregated view: resources have gateway URIs there, but their native URIs also work as
         // long as no other server has them.
-        let what = format!("{requirements}, HTTP upstream, aggregated");
         let url = format!("{}/mcp", http.gateway.url);
-        compare(&what, requirements, &url, &direct, &[STAYS_CONNECTED]).await;
+        compare("HTTP, aggregated", requirements, &url, &direct, "").await;
     }
 }
 
-/// The same over stdio, in both eras.
+/// The suite has the same results with the server on stdio, in both eras.
 #[tokio::test]
 async fn conformance_stdio() {
-    let mut server = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
-    let url = server.url().await;
-    let modern = over_stdio(&["--era", "modern"], json!({})).await;
+    let (_server, url) = conformant_http(&[]).await;
+    let modern = gateway(conformant_stdio("modern")).await;
     modern.logged("version=2026-07-28").await;
-    let legacy = over_stdio(&["--era", "legacy"], json!({})).await;
+    let legacy = gateway(conformant_stdio("legacy")).await;
     legacy.logged("version=2025-11-25").await;
     let old = direct(LEGACY, &url).await;
     let new = direct(MODERN, &url).await;
-    for (what, gateway) in [("modern", &modern), ("legacy", &legacy)] {
-        let what = format!("{LEGACY}, {what} stdio upstream");
-        compare(&what, LEGACY, &single(gateway), &old, &[STAYS_CONNECTED]).await;
-    }
-    let what = format!("{MODERN}, modern stdio upstream");
-    compare(&what, MODERN, &single(&modern), &new, &[STAYS_CONNECTED]).await;
+    compare("modern stdio", LEGACY, &single(&modern), &old, "").await;
+    compare("legacy stdio", LEGACY, &single(&legacy), &old, "").await;
+    compare("modern stdio", MODERN, &single(&modern), &new, "").await;
 }
 
 /// A server whose newest version is 2025-11-25; modern clients cross the bridge.
@@ -221,40 +196,26 @@ async fn conformance_legacy_server() {
     let http = over_http(&["--era", "legacy"]).await;
     http.gateway.logged("version=2025-11-25").await;
     let old = direct(LEGACY, &http.direct).await;
-    let what = format!("{LEGACY}, legacy HTTP upstream");
-    compare(
-        &what,
-        LEGACY,
-        &single(&http.gateway),
-        &old,
-        &[STAYS_CONNECTED],
-    )
-    .await;
-    // This server itself supports none of the modern scenarios, so the expected results are those of a modern twin.
-    let mut twin = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
-    let new = direct(MODERN, &twin.url().await).await;
-    let what = format!("{MODERN}, legacy HTTP upstream");
-    let differ: [Differences; 2] = [STAYS_CONNECTED, LEGACY_SERVER];
-    compare(&what, MODERN, &single(&http.gateway), &new, &differ).await;
+    let url = single(&http.gateway);
+    compare("legacy HTTP", LEGACY, &url, &old, "").await;
+    // The server supports none of the modern scenarios, so the expected results come from a second, modern server.
+    let (_twin, its_url) = conformant_http(&[]).await;
+    let new = direct(MODERN, &its_url).await;
+    compare("legacy HTTP", MODERN, &url, &new, LEGACY_SERVER).await;
 }
 
 /// Requests alternate between three replicas. The suite finds the same results as at one, for a server of each era.
 #[tokio::test]
 async fn d01_conformance_through_three_replicas() {
-    let mut server = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
-    let url = server.url().await;
+    let (_server, url) = conformant_http(&[]).await;
     let (old, new) = (direct(LEGACY, &url).await, direct(MODERN, &url).await);
     for era in ["modern", "legacy"] {
-        let mut process = Process::bin(
-            "testkit-conformance",
-            ["--listen", "127.0.0.1:0", "--era", era],
-        );
-        let upstream = json!({ "type": "http", "url": process.url().await });
+        let (_process, upstream) = conformant_http(&["--era", era]).await;
+        let upstream = json!({ "type": "http", "url": upstream });
         let database = Database::create().await;
         let mut replicas: Vec<Gateway> = Vec::new();
         for _ in 0..3 {
-            let entry = with(upstream.clone(), json!({ "maxConcurrency": 64 }));
-            let setup = Setup::new().server(NAME, entry);
+            let setup = setup(upstream.clone());
             let setup = setup.of_replica(database.url(), replicas.first());
             replicas.push(setup.serve().await);
         }
@@ -263,17 +224,14 @@ async fn d01_conformance_through_three_replicas() {
         }
         let balancer = Balancer::before(&replicas).await;
         let url = format!("{}/mcp/-/{NAME}", balancer.url);
+        let what = format!("{era} upstream, three replicas");
         // The gateway uses the modern era with a modern server whatever the client speaks, so one client version is
-        // enough there.
+        // enough with a modern server.
+        let mut differ = "";
         if era == "legacy" {
-            let what = format!("{LEGACY}, {era} upstream, three replicas");
-            compare(&what, LEGACY, &url, &old, &[STAYS_CONNECTED]).await;
+            compare(&what, LEGACY, &url, &old, "").await;
+            differ = LEGACY_SERVER;
         }
-        let what = format!("{MODERN}, {era} upstream, three replicas");
-        let differ: &[Differences] = match era {
-            "modern" => &[STAYS_CONNECTED],
-            _ => &[STAYS_CONNECTED, LEGACY_SERVER],
-        };
         compare(&what, MODERN, &url, &new, differ).await;
     }
 }
@@ -281,71 +239,48 @@ async fn d01_conformance_through_three_replicas() {
 /// The aggregated view keeps the names of a single server, and gives its resources gateway URIs.
 #[tokio::test]
 async fn conformance_names_in_the_aggregated_view() {
-    let gateway = over_stdio(&[], json!({})).await;
+    let command = Bin::path("testkit-conformance");
+    let gateway = gateway(json!({ "command": command, "args": ["--stdio"] })).await;
     let mut all = gateway.modern().await;
-    let mut one = testkit::Peer::http(
-        gateway.at(&format!("/mcp/-/{NAME}")),
-        MODERN,
-        testkit::peer::all_capabilities(),
-    )
-    .await;
+    let single = gateway.at(&format!("/mcp/-/{NAME}"));
+    let mut one = Peer::http(single, MODERN, all_capabilities()).await;
+    let (templates, template) = ("resourceTemplates", "uriTemplate");
     for (method, list, member) in [
         ("tools/list", "tools", "name"),
         ("prompts/list", "prompts", "name"),
-    ] {
-        let native = common::names(&mut one, method, list, member).await;
-        assert_eq!(common::names(&mut all, method, list, member).await, native);
-    }
-    for (method, list, member) in [
         ("resources/list", "resources", "uri"),
-        (
-            "resources/templates/list",
-            "resourceTemplates",
-            "uriTemplate",
-        ),
+        ("resources/templates/list", templates, template),
     ] {
-        let exposed = common::names(&mut all, method, list, member).await;
-        for uri in &exposed {
-            assert!(uri.starts_with("resource://suite/"), "{uri}");
+        let exposed = names(&mut all, method, list, member).await;
+        let native = names(&mut one, method, list, member).await;
+        if member == "name" {
+            assert_eq!(exposed, native);
+            continue;
         }
-        let native = common::names(&mut one, method, list, member).await;
         assert_eq!(native.len(), exposed.len());
-        for uri in native {
-            assert!(uri.starts_with("test://"), "{uri}");
-        }
+        let is_exposed = |uri: &String| uri.starts_with("resource://suite/");
+        assert!(exposed.iter().all(is_exposed), "{exposed:?}");
+        let is_native = |uri: &String| uri.starts_with("test://");
+        assert!(native.iter().all(is_native), "{native:?}");
     }
-}
-
-/// The command of a host with protocol version `host` behind which the gateway runs.
-fn client(host: &str) -> String {
-    format!(
-        "{} --host {host}",
-        Bin::path("testkit-conformance-client").display()
-    )
 }
 
 /// Runs the client leg of both requirement sets, with a host of version `host`.
 async fn client_leg(host: &str) {
-    let command = client(host);
-    // Signing in works the same for both hosts except how they are asked, so each host runs the sign-in scenarios of
-    // its version only.
+    let client = Bin::path("testkit-conformance-client");
+    let command = format!("{} --host {host}", client.display());
+    // Sign-in differs between the two hosts only in how they are asked, so each host runs only the sign-in scenarios of
+    // its version.
     for (requirements, scenarios, of_login) in [(LEGACY, 5, 20), (MODERN, 8, 31)] {
         let has_logins = requirements == host;
         let scenarios = scenarios + if has_logins { of_login } else { 0 };
         let wanted = |scenario: &str| has_logins || !scenario.starts_with("auth/");
         let summary = conformance::run_client(requirements, &command, wanted).await;
         let complaints = summary.complaints.join("\n");
-        assert!(
-            complaints.is_empty(),
-            "host of {host}, {requirements}:\n{complaints}"
-        );
-        assert_eq!(
-            summary.scenarios.len(),
-            scenarios,
-            "{:?}",
-            summary.scenarios
-        );
-        for (scenario, counts) in &summary.scenarios {
+        assert_eq!(complaints, "", "host of {host}, {requirements}");
+        let all = &summary.scenarios;
+        assert_eq!(all.len(), scenarios, "{all:?}");
+        for (scenario, counts) in all {
             assert!(counts.passed > 0, "{scenario}: {counts:?}");
         }
     }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::{path::Path, process::Stdio};
+use std::path::Path;
 
 use common::cli;
 use tempfile::TempDir;
-use testkit::{DEADLINE, Process, within};
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use testkit::Process;
+use tokio::process::Command;
 
 /// Finds the block of the page whose command contains `mark`. Returns the command after `$ ` and the lines after
 /// `prompt`.
@@ -19,7 +19,7 @@ fn typed(page: &str, mark: &str, prompt: &str) -> (String, Vec<String>) {
     (command.to_owned(), more.map(str::to_owned).collect())
 }
 
-/// The tables of a gateway with default settings, read with SQLite's own shell.
+/// Reads the tables of a gateway with default settings in SQLite's own shell.
 #[tokio::test]
 async fn the_tables_are_read_with_sqlites_shell() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/databases.md");
@@ -33,27 +33,15 @@ async fn the_tables_are_read_with_sqlites_shell() {
         .env("HOME", home.path());
     let mut gateway = Process::spawn(serve);
     gateway.url().await;
-    let mut shell = Command::new("sh")
+    let mut shell = Command::new("sh");
+    shell
         .args(["-c", &command])
         .env("HOME", home.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("sh");
-    let mut stdin = shell.stdin.take().expect("a pipe");
+        .kill_on_drop(true);
     let input = queries.join("\n") + "\n";
-    stdin.write_all(input.as_bytes()).await.expect("it reads");
-    drop(stdin);
-    let said = within("sqlite3", DEADLINE, shell.wait_with_output()).await;
-    let said = said.expect("it ran");
-    let (out, err) = (
-        String::from_utf8_lossy(&said.stdout),
-        String::from_utf8_lossy(&said.stderr),
-    );
-    assert!(said.status.success() && err.is_empty(), "{out}{err}");
+    let said = cli::said(shell, &input).await.code(0);
+    assert_eq!(said.err, "", "{said:?}");
     for table in ["projects", "agent_run_tool_calls", "secrets"] {
-        assert!(out.lines().any(|line| line == table), "{table}: {out}");
+        assert!(said.out.lines().any(|line| line == table), "{said:?}");
     }
 }

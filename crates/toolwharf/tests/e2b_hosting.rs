@@ -14,11 +14,14 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, RawClient, wait_for, wait_for_some};
 
-use crate::kept::{Kept, Running};
+use crate::{
+    common::checks,
+    kept::{Kept, Running},
+};
 
 const KEY: &str = "e2b_77aa00bb11cc22dd33ee44ff5500660077008800";
 const SECRET: &str = "s3cret-of-the-server";
-/// Nothing here takes this long unless it is broken.
+/// Deadline for each wait. Only a failure takes this long.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The parts that outlive the product: its directory, and E2B.
@@ -34,7 +37,7 @@ impl Site {
         let url = standin.url().await;
         let mut kept = Kept::sqlite().await;
         kept.set_env("E2B_API_KEY", Some(KEY));
-        // All log output is searched for secrets.
+        // Log everything, because the test searches the log for secrets.
         kept.set_env("RUST_LOG", Some("trace"));
         kept.settings(&format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"e2b\", \"process\"]\n\
@@ -46,11 +49,20 @@ impl Site {
     /// Returns the ids of all sandboxes.
     async fn sandboxes(&self) -> Vec<String> {
         let client = RawClient::new(&format!("{}/v2/sandboxes", self.url)).with("x-api-key", KEY);
-        let told: Value =
-            serde_json::from_str(&client.get(&[]).await.collect(DEADLINE).await.text()).unwrap();
+        let told = client.get(&[]).await.collect(DEADLINE).await;
+        let told: Value = serde_json::from_slice(&told.body).unwrap();
         let ids = told.as_array().unwrap().iter();
         ids.map(|one| one["sandboxID"].as_str().unwrap().to_owned())
             .collect()
+    }
+
+    /// Waits until there are this many sandboxes, and none of `gone`.
+    async fn until(&self, count: usize, gone: &[String]) {
+        wait_for("the sandboxes", LONG_DEADLINE, async || {
+            let now = self.sandboxes().await;
+            now.len() == count && now.iter().all(|id| !gone.contains(id))
+        })
+        .await;
     }
 }
 
@@ -88,9 +100,8 @@ async fn until(host: &Running, id: &str, state: &str) -> Value {
 
 async fn said(host: &Running, id: &str, tool: &str, arguments: Value) -> String {
     let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
-    let told = host
-        .ok("POST", &format!("/mcp/servers/{id}/call"), body)
-        .await;
+    let path = format!("/mcp/servers/{id}/call");
+    let told = host.ok("POST", &path, body).await;
     let text = told["result"]["content"][0]["text"].as_str();
     text.unwrap_or_else(|| panic!("{tool} returned no text: {told:#}"))
         .to_owned()
@@ -99,7 +110,7 @@ async fn said(host: &Running, id: &str, tool: &str, arguments: Value) -> String 
 /// Asserts that the server responds and has its environment variables.
 async fn speaks(host: &Running, id: &str) {
     let env = said(host, id, "env", json!({})).await;
-    assert!(env.contains(&format!("\"TOKEN\":\"{SECRET}\"")), "{env}");
+    checks::contains(env, &[&format!("\"TOKEN\":\"{SECRET}\"")]);
 }
 
 /// Asserts that no file of the product contains any of these texts.
@@ -112,9 +123,8 @@ fn nowhere(folder: &Path, texts: &[&str]) {
         }
         let content = fs::read(&path).unwrap_or_default();
         for text in texts {
-            let there = content
-                .windows(text.len())
-                .any(|part| part == text.as_bytes());
+            let mut parts = content.windows(text.len());
+            let there = parts.any(|part| part == text.as_bytes());
             assert!(!there, "{} is in {}", &text[..4], path.display());
         }
     }
@@ -127,26 +137,22 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     let id = register(&host, entry("h18-e2b")).await;
     let told = until(&host, &id, "running").await;
     assert_eq!(told["provider"], "e2b");
-    let why = told["provider_reason"].as_str().unwrap();
-    assert!(
-        why.contains("asked for: virtual machines of E2B") && why.contains(&site.url),
-        "{why}"
-    );
+    let asked = "asked for: virtual machines of E2B";
+    checks::contains(&told["provider_reason"], &[asked, &site.url]);
     let rows = told["enforced"].as_array().unwrap();
     let holds = |what: &str| {
         let row = rows.iter().find(|row| row["what"] == what);
         row.unwrap_or_else(|| panic!("{what} is not listed"))["holds"] == true
     };
     assert!(holds("kernel") && holds("network") && holds("memory"));
-    assert!(
-        !holds("cpu") && !holds("pids"),
-        "E2B does not set them: {rows:#?}"
-    );
+    // E2B enforces neither the CPU limit nor the process limit.
+    assert!(!holds("cpu") && !holds("pids"), "{rows:#?}");
 
-    // The server can be called by its native names and is in the catalog. It has only its own variables.
+    // The server's tools are in the catalog and can be called by their native names. The server has only its own
+    // variables.
     speaks(&host, &id).await;
     let listed = host.mcp("", "tools/list", json!({})).await.text();
-    assert!(listed.contains("\"echo\""), "{listed}");
+    checks::contains(listed, &["\"echo\""]);
     let big = said(&host, &id, "big", json!({"bytes": 300_000})).await;
     assert_eq!(big.len(), 300_000);
 
@@ -156,12 +162,7 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     let other = register(&host, chosen).await;
     let told = until(&host, &other, "running").await;
     assert_eq!(told["provider"], "e2b");
-    assert!(
-        told["provider_reason"]
-            .as_str()
-            .unwrap()
-            .contains("the strongest")
-    );
+    checks::contains(&told["provider_reason"], &["the strongest"]);
     assert_eq!(site.sandboxes().await.len(), 2);
 
     // The registration is refused with the unsupported feature.
@@ -170,37 +171,21 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     let reply = host.rest("POST", "/mcp/servers", volumes).await;
     let text = reply.text();
     assert_eq!(reply.status, 422, "{text}");
-    assert!(
-        text.contains("\"/volumes\"") && text.contains("would not outlive the sandbox"),
-        "{text}"
-    );
+    checks::contains(text, &["\"/volumes\"", "would not outlive the sandbox"]);
 
-    // The sandbox is removed, and the key was written nowhere.
-    host.ok("DELETE", &format!("/mcp/servers/{other}"), Value::Null)
-        .await;
-    wait_for("its sandbox is gone", LONG_DEADLINE, async || {
-        site.sandboxes().await.len() == 1
-    })
-    .await;
-    let all = host
-        .ok("GET", "/mcp/servers", Value::Null)
-        .await
-        .to_string();
+    // The sandbox is removed, and the key was written to no file.
+    let other = format!("/mcp/servers/{other}");
+    host.ok("DELETE", &other, Value::Null).await;
+    site.until(1, &[]).await;
+    let all = host.ok("GET", "/mcp/servers", Value::Null).await;
     let one = shown(&host, &id).await;
     let events = shown(&host, &format!("{id}/events")).await;
-    let all = format!("{all} {one} {events}");
-    assert!(!all.contains(KEY) && !all.contains(SECRET), "{all}");
+    checks::lacks(format!("{all} {one} {events}"), &[KEY, SECRET]);
     host.process.signal(Signal::TERM);
     assert!(host.process.wait(LONG_DEADLINE).await.success());
-    wait_for("no sandbox is left", LONG_DEADLINE, async || {
-        site.sandboxes().await.is_empty()
-    })
-    .await;
+    site.until(0, &[]).await;
     let log = host.process.stderr();
-    assert!(
-        !log.contains(KEY) && !log.contains(SECRET),
-        "it is in the log"
-    );
+    assert!(!log.contains(KEY) && !log.contains(SECRET));
     nowhere(site.kept.dir.path(), &[KEY]);
 }
 
@@ -220,10 +205,8 @@ async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
     })
     .await;
     let crash = &told["last_crash"];
-    assert!(
-        crash["exit_code"].is_i64() || crash["signal"].is_i64(),
-        "{told:#}"
-    );
+    let is_told = crash["exit_code"].is_i64() || crash["signal"].is_i64();
+    assert!(is_told, "{told:#}");
     speaks(&host, &id).await;
     let second = site.sandboxes().await;
     assert_eq!(second.len(), 1);
@@ -231,18 +214,10 @@ async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
 
     // A sandbox that E2B ends counts as an exit of the server, too.
     let client = RawClient::new(&format!("{}/stand-in/forget/{}", site.url, second[0]));
-    let forgotten = client
-        .try_send(http::Method::POST, &[], String::new())
-        .await;
-    forgotten.unwrap();
-    wait_for("another sandbox", LONG_DEADLINE, async || {
-        let now = site.sandboxes().await;
-        now.len() == 1 && now != second
-    })
-    .await;
+    client.send(http::Method::POST, &[], "").await;
+    site.until(1, &second).await;
     let told = until(&host, &id, "running").await;
-    let tail = told["last_crash"].to_string();
-    assert!(tail.contains("the sandbox ended"), "{told:#}");
+    checks::contains(&told["last_crash"], &["the sandbox ended"]);
 }
 
 #[tokio::test]
@@ -253,18 +228,11 @@ async fn what_a_killed_product_left_at_e2b_is_removed_by_the_next() {
     let before = site.sandboxes().await;
     host.process.signal(Signal::KILL);
     host.process.wait(LONG_DEADLINE).await;
-    assert_eq!(
-        site.sandboxes().await,
-        before,
-        "the sandbox outlives the product"
-    );
+    // The sandbox outlives the product.
+    assert_eq!(site.sandboxes().await, before);
     let host = site.kept.start().await;
     until(&host, &id, "running").await;
-    wait_for("the old sandbox is gone", LONG_DEADLINE, async || {
-        let now = site.sandboxes().await;
-        now.len() == 1 && now != before
-    })
-    .await;
+    site.until(1, &before).await;
     speaks(&host, &id).await;
 }
 

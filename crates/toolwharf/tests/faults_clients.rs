@@ -7,98 +7,43 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, LEGACY, Setup, scripted, with};
-use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, Process, at_once, peer, wait_for, wait_for_some, within};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
-    time::Instant,
+use common::{
+    Gateway, KINDS, LEGACY, Setup, counts, echo, rpc,
+    wire::{self, narrow},
 };
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, at_once, peer, wait_for, within};
+use tokio::{io::AsyncWriteExt, time::Instant};
 
-const MODERN_VERSION: &str = "2026-07-28";
-
-/// A connection with the smallest possible receive buffer.
-async fn narrow(gateway: &Gateway) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let address = gateway
-        .url
-        .strip_prefix("http://")
-        .unwrap()
-        .parse()
-        .unwrap();
-    socket.connect(address).await.unwrap()
+/// The text of a modern tool call with this progress token.
+fn modern_call(tool: &str, arguments: Value, token: &str) -> String {
+    let mut body = rpc::modern_call(1, tool, arguments);
+    body["params"]["_meta"]["progressToken"] = token.into();
+    wire::post("/mcp", &rpc::call_headers(tool), &body.to_string())
 }
 
-fn head(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
-    let mut head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-         accept: application/json, text/event-stream\r\ncontent-length: {}\r\n",
-        body.len()
-    );
-    for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    head + "\r\n" + body
-}
-
-/// The text of a modern tool call.
-fn modern_call(tool: &str, arguments: Value) -> String {
-    let meta = json!({
-        "progressToken": "t",
-        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
-    let body =
-        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
-    let headers = [
-        ("mcp-protocol-version", MODERN_VERSION),
-        ("mcp-method", "tools/call"),
-        ("mcp-name", tool),
-    ];
-    head("POST", "/mcp", &headers, &body)
+/// Asserts that another client's call is answered in time.
+async fn others_are_served(peer: &mut Peer, limit: Duration) {
+    within("another's answer", limit, echo(peer, "echo", 1)).await;
 }
 
 /// A call whose events are not read uses bounded memory, and holds its place at the server only as long as the server
 /// needs.
 #[tokio::test]
 async fn an_unread_stream_of_a_call_blocks_no_one() {
-    let one = with(scripted("one", &[]), json!({"maxConcurrency": 1}));
-    let gateway = Setup::new().server("one", one).serve().await;
-    gateway.up("one").await;
+    let setup = Setup::new().tuned("one", json!({"maxConcurrency": 1}));
+    let gateway = setup.connected().await;
     let before = gateway.memory_peak();
-    // A progress token of a megabyte is repeated in every notification: soon more than kernel buffers hold.
-    let call = modern_call("progress", json!({"count": 150, "ms": 10}));
-    let call = call.replace(
-        "\"progressToken\":\"t\"",
-        &format!("\"progressToken\":\"{}\"", "t".repeat(1 << 20)),
-    );
-    let body = call.split_once("\r\n\r\n").unwrap().1;
-    let headers = [
-        ("mcp-protocol-version", MODERN_VERSION),
-        ("mcp-method", "tools/call"),
-        ("mcp-name", "progress"),
-    ];
-    let call = head("POST", "/mcp", &headers, body);
+    // Every notification repeats a progress token of a megabyte, so the kernel's buffers are soon full.
+    let token = "t".repeat(1 << 20);
+    let call = modern_call("progress", json!({"count": 150, "ms": 10}), &token);
     let mut dead = narrow(&gateway).await;
     dead.write_all(call.as_bytes()).await.unwrap();
-    let mut first = [0; 64];
-    let count = within("the head of the stream", DEADLINE, dead.read(&mut first))
-        .await
-        .unwrap();
-    assert!(first[..count].starts_with(b"HTTP/1.1 200"));
-    // The server takes one call at a time. This call waits until the other one has ended, and no longer.
+    let head = wire::read(&mut dead).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    // The server takes one call at a time. The next call waits until the unread call has ended, and no longer.
     let mut peer = gateway.legacy().await;
-    let answer = within(
-        "another's answer",
-        Duration::from_secs(15),
-        peer.tool("echo", json!({"n": 1})),
-    )
-    .await;
-    assert_eq!(answer.result()["structuredContent"]["n"], 1, "{answer:?}");
+    others_are_served(&mut peer, Duration::from_secs(15)).await;
     let grown = gateway.memory_peak() - before;
     assert!(grown < 64 * 1024, "{grown} KiB more");
 }
@@ -106,27 +51,22 @@ async fn an_unread_stream_of_a_call_blocks_no_one() {
 /// A stream that is not read uses bounded memory. Other streams and calls are not affected.
 #[tokio::test]
 async fn an_unread_session_stream_costs_bounded_memory() {
+    const UPDATED: &str = "notifications/resources/updated";
     let gateway = Setup::new()
         .scripted("one", &["--resources", "1"])
         .settings("[limits]\nclient_queue_len = 64\n")
         .connected()
         .await;
     let uri = "resource://one/scripted://0";
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    let reply = gateway.client().post(hello.to_string()).await;
-    let session = reply.header("mcp-session-id").unwrap().to_owned();
-    let client = gateway.client().with("mcp-session-id", &session);
-    let subscribe =
-        json!({"jsonrpc": "2.0", "id": 2, "method": "resources/subscribe", "params": {"uri": uri}});
+    let reply = rpc::initialize(&gateway.client(), LEGACY).await;
+    let session = reply.header("mcp-session-id").unwrap();
+    let client = gateway.client().with("mcp-session-id", session);
+    let subscribe = rpc::message(2, "resources/subscribe", json!({"uri": uri}));
     assert_eq!(client.post(subscribe.to_string()).await.status, 200);
     let mut dead = narrow(&gateway).await;
-    let open = head("GET", "/mcp", &[("mcp-session-id", &session)], "");
+    let open = wire::head("GET", "/mcp", &[("mcp-session-id", session)], 0);
     dead.write_all(open.as_bytes()).await.unwrap();
-    let mut first = [0; 16];
-    within("the head of the stream", DEADLINE, dead.read(&mut first))
-        .await
-        .unwrap();
+    wire::read(&mut dead).await;
     // One client reads slowly, another reads everything.
     let mut slow = gateway.modern().await;
     slow.subscribe(&[uri]).await;
@@ -137,85 +77,54 @@ async fn an_unread_session_stream_costs_bounded_memory() {
     let pad = "p".repeat(100_000);
     for n in 0..200 {
         let params = json!({"uri": "scripted://0", "n": n, "pad": pad});
-        let arguments = json!({"method": "notifications/resources/updated", "params": params});
+        let arguments = json!({"method": UPDATED, "params": params});
         let start = Instant::now();
         assert_eq!(source.tool("notify", arguments).await.text(), "notified");
         at_once("the call", start);
-        let told = good
-            .notification("notifications/resources/updated", DEADLINE)
-            .await
-            .expect("an update");
+        let told = good.notification(UPDATED, DEADLINE).await;
+        let told = told.expect("an update");
         assert_eq!(told["params"]["n"], n, "an update is missing");
     }
     let grown = gateway.memory_peak() - before;
     // 64 messages for each of the two clients, plus kernel and allocator overhead.
     assert!(grown < 48 * 1024, "{grown} KiB more");
-    let told = slow
-        .notification("notifications/resources/updated", DEADLINE)
-        .await;
+    let told = slow.notification(UPDATED, DEADLINE).await;
     assert!(told.is_some(), "the slow client gets no more messages");
 }
 
 /// Long responses that are not read do not block the next call, and the server is free again.
 #[tokio::test]
 async fn unread_answers_block_no_one() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let call = modern_call("big", json!({"bytes": 2_000_000}), "t");
     let mut dead = Vec::new();
     for _ in 0..8 {
         let mut socket = narrow(&gateway).await;
-        socket
-            .write_all(modern_call("big", json!({"bytes": 2_000_000})).as_bytes())
-            .await
-            .unwrap();
+        socket.write_all(call.as_bytes()).await.unwrap();
         dead.push(socket);
     }
     let mut peer = gateway.modern().await;
-    let answer = within(
-        "another's answer",
-        Duration::from_secs(10),
-        peer.tool("echo", json!({"n": 1})),
-    )
-    .await;
-    assert_eq!(answer.result()["structuredContent"]["n"], 1);
-    wait_for("the places", DEADLINE, async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(0)
-    })
-    .await;
+    others_are_served(&mut peer, Duration::from_secs(10)).await;
+    gateway.in_flight("one", 0, DEADLINE).await;
     drop(dead);
-    let answer = peer.tool("echo", json!({"n": 2})).await;
-    assert_eq!(answer.result()["structuredContent"]["n"], 2);
+    echo(&mut peer, "echo", 2).await;
 }
 
-/// A pipe that is not read uses bounded memory. When it is closed, the gateway exits.
+/// A stdio client that does not read its pipe uses bounded memory. When the pipe is closed, the gateway exits.
 #[tokio::test]
 async fn an_unread_pipe_is_bounded_and_ends() {
     let (mut client, _dir) = Setup::new()
-        .server(
-            "one",
-            with(scripted("one", &[]), json!({"maxConcurrency": 4})),
-        )
+        .tuned("one", json!({"maxConcurrency": 4}))
         .settings("[limits]\nstop_grace = \"1s\"\n")
         .stdio();
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    client
-        .ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}))
-        .await;
-    let pid = client
-        .ask(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "pid"}}))
-        .await;
-    let child: u32 = pid["result"]["content"][0]["text"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
+    client.ask(rpc::hello(LEGACY)).await;
+    let pid = rpc::message(1, "tools/call", json!({"name": "pid"}));
+    let pid = client.ask(pid).await;
+    let pid = pid["result"]["content"][0]["text"].as_str().unwrap();
+    let child: u32 = pid.parse().unwrap();
     for id in 2..32 {
-        let params = json!({"name": "big", "arguments": {"bytes": 4_000_000}});
-        client
-            .send_json(
-                &json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}),
-            )
-            .await;
+        let call = rpc::call(id, "big", json!({"bytes": 4_000_000}));
+        client.send(call).await;
     }
     let gateway = client.process().pid();
     // When the child is idle, everything that can be buffered is buffered or dropped.
@@ -237,62 +146,35 @@ async fn an_unread_pipe_is_bounded_and_ends() {
 
 async fn cancelled(gateway: &Gateway, server: &str) -> u64 {
     let mut peer = gateway.modern().await;
-    let count = peer
-        .tool(&format!("{server}__cancelled_count"), json!({}))
-        .await;
+    let tool = format!("{server}__cancelled_count");
+    let count = peer.tool(&tool, json!({})).await;
     count.text().parse().unwrap()
 }
 
-/// A client that disconnects or cancels during a call cancels the call at the server: in every way, for every kind of
-/// server.
+/// A client that disconnects or cancels during a call cancels the call at the server. The test tries all ways to do so,
+/// with every kind of server.
 #[tokio::test]
 async fn a_client_that_goes_cancels_its_call() {
-    let mut old = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
-    let mut new = Process::bin(
-        "testkit-scripted",
-        ["--http", "127.0.0.1:0", "--era", "modern"],
-    );
-    let mut sse = Process::bin("testkit-scripted", ["--sse-http", "127.0.0.1:0"]);
-    let (old_url, new_url, sse_url) = (old.url().await, new.url().await, sse.url().await);
     let many = json!({"maxConcurrency": 8, "callTimeoutMs": 120_000});
-    let gateway = Setup::new()
-        .settings("naming = \"always-prefix\"\n")
-        .server("pipe", with(scripted("pipe", &[]), many.clone()))
-        .server(
-            "newpipe",
-            with(scripted("newpipe", &["--era", "modern"]), many.clone()),
-        )
-        .server("old", with(json!({"url": old_url}), many.clone()))
-        .server("new", with(json!({"url": new_url}), many.clone()))
-        .server("sse", with(json!({"type": "sse", "url": sse_url}), many))
-        .serve()
-        .await;
-    for server in ["pipe", "newpipe", "old", "new", "sse"] {
+    let setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    let (setup, _remote) = setup.every_kind(&many).await;
+    let gateway = setup.serve().await;
+    for server in KINDS {
         gateway.up(server).await;
         let params = json!({"name": format!("{server}__slow"), "arguments": {"ms": 100_000}});
         let running = async || {
-            wait_for("the call at the server", DEADLINE, async || {
-                gateway.metric("calls_in_flight", Some(server)).await == Some(1)
-            })
-            .await;
-            // The call has reached the server itself.
-            let mut peer = gateway.modern().await;
-            wait_for("the call to reach the server", DEADLINE, async || {
-                peer.tool(&format!("{server}__running"), json!({}))
-                    .await
-                    .text()
-                    == "1"
-            })
-            .await;
+            gateway.in_flight(server, 1, DEADLINE).await;
+            // Waits until the call has reached the server itself.
+            let running = format!("{server}__running");
+            counts(&mut gateway.modern().await, &running, 1, DEADLINE).await;
         };
         let mut expected = 0;
         let mut ended = async |how: &str| {
             expected += 1;
-            wait_for_some(
-                &format!("the cancellation at {server} after {how}"),
-                Duration::from_secs(5),
-                async || (cancelled(&gateway, server).await == expected).then_some(()),
-            )
+            let what = format!("the cancellation at {server} after {how}");
+            wait_for(&what, Duration::from_secs(5), async || {
+                cancelled(&gateway, server).await == expected
+            })
             .await;
         };
         // A modern client closes its stream.
@@ -301,19 +183,19 @@ async fn a_client_that_goes_cancels_its_call() {
         running().await;
         modern.cancel(id).await;
         ended("a closed stream").await;
-        // A legacy client sends a cancellation …
+        // A legacy client sends a cancellation.
         let mut legacy = gateway.legacy().await;
         let id = legacy.begin("tools/call", params.clone()).await;
         running().await;
         legacy.cancel(id).await;
         ended("notifications/cancelled").await;
-        // … or loses its connection …
+        // A legacy client loses its connection.
         let mut legacy = Peer::http(gateway.client(), LEGACY, peer::all_capabilities()).await;
         legacy.begin("tools/call", params.clone()).await;
         running().await;
         drop(legacy);
         ended("a lost connection").await;
-        // … or does either over HTTP+SSE.
+        // A client over HTTP+SSE sends a cancellation, then loses its connection.
         let mut oldest = Peer::sse(gateway.at("/sse"), json!({})).await;
         let id = oldest.begin("tools/call", params.clone()).await;
         running().await;
@@ -323,65 +205,38 @@ async fn a_client_that_goes_cancels_its_call() {
         running().await;
         drop(oldest);
         ended("a lost SSE stream").await;
-        assert_eq!(
-            gateway.metric("calls_in_flight", Some(server)).await,
-            Some(0)
-        );
+        let in_flight = gateway.metric("calls_in_flight", Some(server)).await;
+        assert_eq!(in_flight, Some(0));
     }
 }
 
 /// DELETE ends a session and its calls in flight.
 #[tokio::test]
 async fn the_end_of_a_session_ends_its_calls() {
-    let gateway = Setup::new()
-        .server(
-            "one",
-            with(scripted("one", &[]), json!({"maxConcurrency": 4})),
-        )
-        .serve()
-        .await;
-    gateway.up("one").await;
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    let reply = gateway.client().post(hello.to_string()).await;
-    let client = gateway
-        .client()
-        .with("mcp-session-id", reply.header("mcp-session-id").unwrap());
-    let params = json!({"name": "slow", "arguments": {"ms": 60_000}});
-    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    let limit = Duration::from_secs(5);
+    let setup = Setup::new().tuned("one", json!({"maxConcurrency": 4}));
+    let gateway = setup.connected().await;
+    let client = rpc::session(gateway.client(), LEGACY).await;
+    let call = rpc::call(2, "slow", json!({"ms": 60_000}));
     let calling = client.clone();
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async move { calling.post(call.to_string()).await });
+    tasks.spawn(async move { calling.post(call).await });
     // Waits until the call is at the server. It is queued and recorded a moment earlier.
     let mut peer = gateway.modern().await;
-    wait_for("the call at the server", DEADLINE, async || {
-        peer.tool("running", json!({})).await.text() == "1"
-    })
-    .await;
+    counts(&mut peer, "running", 1, DEADLINE).await;
     assert_eq!(client.delete(&[]).await.status, 204);
-    wait_for("the call's end", Duration::from_secs(5), async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(0)
-    })
-    .await;
-    // A client that still waits for the response gets an error.
-    let reply = within(
-        "an end of the answer",
-        Duration::from_secs(5),
-        tasks.join_next(),
-    )
-    .await;
+    gateway.in_flight("one", 0, limit).await;
+    // The client, which still waits for the response, gets an error.
+    let reply = within("an end of the answer", limit, tasks.join_next()).await;
     assert!(reply.unwrap().is_ok());
-    wait_for("the cancellation", Duration::from_secs(5), async || {
-        peer.tool("cancelled_count", json!({})).await.text() == "1"
-    })
-    .await;
+    counts(&mut peer, "cancelled_count", 1, limit).await;
 }
 
 /// A client that sends its request byte by byte, or only half of it, delays no other client.
 #[tokio::test]
 async fn half_a_request_blocks_no_one() {
     let gateway = Setup::new().scripted("one", &[]).connected().await;
-    let text = modern_call("echo", json!({"n": 3}));
+    let text = modern_call("echo", json!({"n": 3}), "t");
     let mut halves = Vec::new();
     for at in [1, 20, 200, text.len() - 1] {
         let mut socket = narrow(&gateway).await;
@@ -394,22 +249,12 @@ async fn half_a_request_blocks_no_one() {
         drip.write_all(&[*byte]).await.unwrap();
         tokio::task::yield_now().await;
     }
-    let mut answer = [0; 1024];
-    let count = within("the answer", DEADLINE, drip.read(&mut answer))
-        .await
-        .unwrap();
-    assert!(answer[..count].starts_with(b"HTTP/1.1 200"));
-    let mut peer = gateway.legacy().await;
-    assert_eq!(
-        peer.tool("echo", json!({"n": 1})).await.result()["structuredContent"]["n"],
-        1
-    );
+    let answer = wire::read(&mut drip).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    echo(&mut gateway.legacy().await, "echo", 1).await;
     drop(halves);
-    assert_eq!(
-        gateway.metric("calls_total", Some("one")).await,
-        Some(2),
-        "half a request was forwarded"
-    );
+    let calls = gateway.metric("calls_total", Some("one")).await;
+    assert_eq!(calls, Some(2), "half a request was forwarded");
 }
 
 /// An idle subscription stream uses as little memory as other streams.
@@ -421,30 +266,12 @@ async fn an_idle_subscription_of_a_modern_client_costs_little() {
     } else {
         (50, 500)
     };
-    let files = rustix::process::Resource::Nofile;
-    let mut limit = rustix::process::getrlimit(files);
-    limit.current = limit.maximum;
-    rustix::process::setrlimit(files, limit).unwrap();
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    wire::raise_file_limit();
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let open = async |count: u64| {
         let mut streams = Vec::new();
-        for id in 0..count {
-            let meta = json!({
-                "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-                "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-                "io.modelcontextprotocol/clientCapabilities": {},
-            });
-            let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
-            let method = "subscriptions/listen";
-            let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-            let headers = [
-                ("mcp-protocol-version", MODERN_VERSION),
-                ("mcp-method", method),
-            ];
-            let body = body.to_string();
-            let client = gateway.client();
-            let mut stream = client.send(http::Method::POST, &headers, body).await;
+        for _ in 0..count {
+            let mut stream = rpc::listen(&gateway.client()).await;
             assert!(stream.is_event_stream(), "{}", stream.status);
             let acknowledged = stream.next_json(DEADLINE).await.unwrap();
             let method = &acknowledged["method"];
@@ -466,7 +293,7 @@ async fn an_idle_subscription_of_a_modern_client_costs_little() {
     listeners(count).await;
     let grown = gateway.memory_now().saturating_sub(before);
     assert!(grown <= KIB_EACH * count, "{grown} KiB more for {count}");
-    // Each of them is notified of a change, and of the shutdown.
+    // Each subscribed client is notified of a change, and of the shutdown.
     let mut peer = gateway.modern().await;
     peer.tool("set_tools", json!({"count": 2})).await;
     for stream in &mut streams {

@@ -33,10 +33,8 @@ fn marked(run: &str) -> Vec<u32> {
 
 async fn call(running: &Running, name: &str, tool: &str, arguments: Value) -> Value {
     let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
-    let answer = running
-        .ok("POST", &format!("/mcp/servers/{name}/call"), body)
-        .await;
-    answer["result"].clone()
+    let path = format!("/mcp/servers/{name}/call");
+    running.ok("POST", &path, body).await["result"].clone()
 }
 
 async fn all_up(running: &Running, count: usize) {
@@ -69,7 +67,7 @@ async fn nothing_survives_a_kill_of_the_product() {
         let marker = environment["structuredContent"]["TOOLWHARF_INSTANCE"].as_str();
         assert!(marker.is_some(), "{environment}");
         let run = marker.unwrap().split(':').next().unwrap().to_owned();
-        // At least the server and its grandchild.
+        // Each server has at least two processes: itself and its grandchild.
         let before = marked(&run).len();
         assert!(before >= 2 * servers, "{before}");
 

@@ -4,24 +4,29 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, LEGACY, Setup, names, scripted, tools, with};
+use common::{Gateway, LEGACY, Setup, echo, names, rpc::initialize, scripted, tools, with};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, at_once, peer, wait_for, within};
 use tokio::time::Instant;
 
+/// The entry of a server with this number of tools, a prompt and a resource.
 fn plain(name: &str, count: &str) -> Value {
-    scripted(
-        name,
-        &[
-            "--no-builtin",
-            "--tools",
-            count,
-            "--prompts",
-            "1",
-            "--resources",
-            "1",
-        ],
-    )
+    let one = ["--no-builtin", "--prompts", "1", "--resources", "1"];
+    scripted(name, &[&one[..], &["--tools", count]].concat())
+}
+
+async fn prompts(peer: &mut Peer) -> Vec<String> {
+    names(peer, "prompts/list", "prompts", "name").await
+}
+
+async fn resources(peer: &mut Peer) -> Vec<String> {
+    names(peer, "resources/list", "resources", "name").await
+}
+
+/// A client of the view of one server.
+async fn single(gateway: &Gateway, server: &str) -> Peer {
+    let client = gateway.at(&format!("/mcp/-/{server}"));
+    Peer::http(client, LEGACY, json!({})).await
 }
 
 async fn everything_of_the_good_one(gateway: &Gateway) {
@@ -29,66 +34,47 @@ async fn everything_of_the_good_one(gateway: &Gateway) {
     for version in [LEGACY, peer::MODERN] {
         let mut peer = Peer::http(gateway.client(), version, json!({})).await;
         at_once("the handshake", start);
-        let answer = peer.tool("tool_1", json!({"n": 1})).await;
-        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+        echo(&mut peer, "tool_1", 1).await;
         assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
-        assert_eq!(
-            names(&mut peer, "prompts/list", "prompts", "name").await,
-            ["prompt_0"]
-        );
-        assert_eq!(
-            names(&mut peer, "resources/list", "resources", "name").await,
-            ["resource_0"]
-        );
-        assert!(
-            names(
-                &mut peer,
-                "resources/templates/list",
-                "resourceTemplates",
-                "name"
-            )
-            .await
-            .is_empty()
-        );
+        assert_eq!(prompts(&mut peer).await, ["prompt_0"]);
+        assert_eq!(resources(&mut peer).await, ["resource_0"]);
+        let method = "resources/templates/list";
+        let templates = names(&mut peer, method, "resourceTemplates", "name").await;
+        assert!(templates.is_empty(), "{templates:?}");
     }
     at_once("one of the requests", start);
 }
 
 #[tokio::test]
 async fn dead_servers_neither_delay_nor_empty_the_lists() {
+    let sse = json!({"type": "sse", "url": "http://127.0.0.1:9/sse"});
+    let chatty = json!({"command": "echo", "args": ["Usage: chatty [--help]"]});
     let gateway = Setup::new()
         .server("missing", json!({"command": "/no/such/program"}))
         .scripted("exits", &["--exit-at-start"])
         .scripted("discover", &["--era", "modern", "--exit-on-discover"])
         .server("refused", json!({"url": "http://127.0.0.1:9/mcp"}))
-        .server(
-            "sse",
-            json!({"type": "sse", "url": "http://127.0.0.1:9/sse"}),
-        )
+        .server("sse", sse)
         .server("silent", json!({"command": "true"}))
-        .server(
-            "chatty",
-            json!({"command": "echo", "args": ["Usage: chatty [--help]"]}),
-        )
+        .server("chatty", chatty)
         .server("good", plain("good", "2"))
         .serve()
         .await;
     everything_of_the_good_one(&gateway).await;
-    // The log explains what is wrong with each of them.
+    // The log explains what is wrong with each dead server.
+    let says = [
+        "did not start: ",
+        "cannot be started as configured: ",
+        "it crashed: ",
+    ];
     for server in [
         "missing", "exits", "discover", "refused", "sse", "silent", "chatty",
     ] {
+        let field = format!("server={server}");
         wait_for(&format!("a log line on {server}"), DEADLINE, async || {
             let stderr = gateway.process.stderr();
-            stderr.lines().any(|line| {
-                let says = [
-                    "did not start: ",
-                    "cannot be started as configured: ",
-                    "it crashed: ",
-                ];
-                line.contains(&format!("server={server}"))
-                    && says.iter().any(|it| line.contains(it))
-            })
+            let mut lines = stderr.lines().filter(|line| line.contains(&field));
+            lines.any(|line| says.iter().any(|it| line.contains(it)))
         })
         .await;
     }
@@ -99,14 +85,9 @@ async fn dead_servers_neither_delay_nor_empty_the_lists() {
 /// the first list waits for it, briefly.
 #[tokio::test]
 async fn a_hung_server_neither_delays_nor_empties_the_lists() {
+    let hung = scripted("hung", &["--no-answer-initialize"]);
     let gateway = Setup::new()
-        .server(
-            "hung",
-            with(
-                scripted("hung", &["--no-answer-initialize"]),
-                json!({"startTimeoutMs": 60_000}),
-            ),
-        )
+        .server("hung", with(hung, json!({"startTimeoutMs": 60_000})))
         .server("sleeps", json!({"command": "sleep", "args": ["1000"]}))
         .server("good", plain("good", "2"))
         .serve()
@@ -115,14 +96,9 @@ async fn a_hung_server_neither_delays_nor_empties_the_lists() {
     for version in [LEGACY, peer::MODERN] {
         let start = Instant::now();
         let mut peer = Peer::http(gateway.client(), version, json!({})).await;
-        assert_eq!(
-            peer.tool("tool_0", json!({"n": 2})).await.result()["structuredContent"]["n"],
-            2
-        );
-        let prompt = peer
-            .request("prompts/get", json!({"name": "prompt_0"}))
-            .await;
-        assert!(prompt.response.get("result").is_some(), "{prompt:?}");
+        echo(&mut peer, "tool_0", 2).await;
+        let name = json!({"name": "prompt_0"});
+        peer.request("prompts/get", name).await.result();
         let uri = "resource://good/scripted://0";
         let read = peer.request("resources/read", json!({"uri": uri})).await;
         assert_eq!(read.result()["contents"][0]["uri"], uri);
@@ -134,46 +110,25 @@ async fn a_hung_server_neither_delays_nor_empties_the_lists() {
     assert_eq!(listed, ["tool_0", "tool_1"]);
     everything_of_the_good_one(&gateway).await;
     let start = Instant::now();
-    let mut single = Peer::http(gateway.at("/mcp/-/good"), LEGACY, json!({})).await;
+    let mut single = single(&gateway, "good").await;
     assert_eq!(tools(&mut single).await.len(), 2);
     at_once("the list of one server", start);
 }
 
-/// All pages of every list, in order.
+/// Clients get all pages of every list, in order.
 #[tokio::test]
 async fn all_pages_of_all_lists_are_there() {
-    let gateway = Setup::new()
-        .scripted(
-            "paged",
-            &[
-                "--no-builtin",
-                "--tools",
-                "57",
-                "--prompts",
-                "13",
-                "--resources",
-                "21",
-                "--page-size",
-                "5",
-            ],
-        )
-        .serve()
-        .await;
+    let options = "--no-builtin --tools 57 --prompts 13 --resources 21 --page-size 5";
+    let options: Vec<&str> = options.split(' ').collect();
+    let gateway = Setup::new().scripted("paged", &options).serve().await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
         let expected = |name: &str, count: usize| {
-            (0..count)
-                .map(|n| format!("{name}_{n}"))
-                .collect::<Vec<_>>()
+            let names = (0..count).map(|n| format!("{name}_{n}"));
+            names.collect::<Vec<_>>()
         };
         assert_eq!(tools(&mut peer).await, expected("tool", 57));
-        assert_eq!(
-            names(&mut peer, "prompts/list", "prompts", "name").await,
-            expected("prompt", 13)
-        );
-        assert_eq!(
-            names(&mut peer, "resources/list", "resources", "name").await,
-            expected("resource", 21)
-        );
+        assert_eq!(prompts(&mut peer).await, expected("prompt", 13));
+        assert_eq!(resources(&mut peer).await, expected("resource", 21));
     }
 }
 
@@ -187,34 +142,22 @@ async fn a_server_without_prompts_hides_no_others() {
         .serve()
         .await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
-        assert_eq!(
-            names(&mut peer, "prompts/list", "prompts", "name").await,
-            ["prompt_0"]
-        );
-        assert_eq!(
-            names(&mut peer, "resources/list", "resources", "name").await,
-            ["resource_0"]
-        );
+        assert_eq!(prompts(&mut peer).await, ["prompt_0"]);
+        assert_eq!(resources(&mut peer).await, ["resource_0"]);
         assert_eq!(tools(&mut peer).await, ["tool_0"]);
-        let got = peer
-            .request("prompts/get", json!({"name": "prompt_0"}))
-            .await;
+        let name = json!({"name": "prompt_0"});
+        let got = peer.request("prompts/get", name).await;
         assert_eq!(got.result()["messages"][0]["content"]["text"], "prompt_0");
     }
 }
 
-/// A slow list delays no client. The other servers' lists are available, the slow one follows, and clients are
+/// A slow list delays no client. The other servers' lists are available at once, the slow list follows, and clients are
 /// notified.
 #[tokio::test]
 async fn a_slow_list_follows_when_it_is_there() {
+    let slow = ["--no-builtin", "--tools", "3", "--list-delay-ms", "12000"];
     let gateway = Setup::new()
-        .server(
-            "slow",
-            scripted(
-                "slow",
-                &["--no-builtin", "--tools", "3", "--list-delay-ms", "12000"],
-            ),
-        )
+        .scripted("slow", &slow)
         .scripted("good", &["--no-builtin", "--tools", "1", "--prompts", "1"])
         .settings("naming = \"always-prefix\"\n")
         .serve()
@@ -222,8 +165,7 @@ async fn a_slow_list_follows_when_it_is_there() {
     gateway.up("good").await;
     let mut peer = gateway.legacy().await;
     let start = Instant::now();
-    let answer = peer.tool("good__tool_0", json!({"n": 1})).await;
-    assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    echo(&mut peer, "good__tool_0", 1).await;
     at_once("the call", start);
     // The call comes before the slow list has arrived.
     let first = tools(&mut peer).await;
@@ -253,8 +195,7 @@ async fn a_list_that_cannot_be_had_leaves_the_known_one() {
         .await;
     let mut peer = gateway.legacy().await;
     assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
-    let mut single = Peer::http(gateway.at("/mcp/-/odd"), LEGACY, json!({})).await;
-    let crashed = single.tool("crash", json!({})).await;
+    let crashed = single(&gateway, "odd").await.tool("crash", json!({})).await;
     assert!(crashed.response.get("error").is_some(), "{crashed:?}");
     // Its calls work as soon as it is running, whatever happens to its lists.
     wait_for("the server's return", Duration::from_secs(45), async || {
@@ -262,11 +203,8 @@ async fn a_list_that_cannot_be_had_leaves_the_known_one() {
         peer.tool("tool_0", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
     })
     .await;
-    assert_eq!(
-        tools(&mut peer).await,
-        ["tool_0", "tool_1"],
-        "the known list is gone"
-    );
+    let kept = tools(&mut peer).await;
+    assert_eq!(kept, ["tool_0", "tool_1"], "the known list is gone");
 }
 
 const LIST_CHANGED_METHODS: [&str; 3] = [
@@ -279,11 +217,8 @@ const LIST_CHANGED_METHODS: [&str; 3] = [
 async fn told(peer: &mut Peer) -> [usize; 3] {
     let mut told = [0; 3];
     for (count, method) in told.iter_mut().zip(LIST_CHANGED_METHODS) {
-        while peer
-            .notification(method, Duration::from_millis(1500))
-            .await
-            .is_some()
-        {
+        let a_while = Duration::from_millis(1500);
+        while peer.notification(method, a_while).await.is_some() {
             *count += 1;
         }
     }
@@ -335,7 +270,7 @@ async fn list_changes_are_true() {
         assert_eq!(told(peer).await, [1, 0, 0]);
         assert!(tools(peer).await.contains(&"tool_2".to_owned()));
     }
-    // The same definition again is not a change.
+    // Setting the same definition again is not a change.
     let back = json!({"count": 3, "description": "Returns its arguments"});
     peers[0].tool("set_tools", back).await;
     for peer in &mut peers {
@@ -359,16 +294,8 @@ async fn the_first_introduction_has_the_instructions() {
         .serve()
         .await;
     let start = Instant::now();
-    let params = json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello =
-        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
-    let answer = gateway.client().post(hello).await.response();
+    let answer = initialize(&gateway.client(), LEGACY).await.response();
     at_once("the introduction", start);
-    let said = answer["result"]["instructions"]
-        .as_str()
-        .unwrap_or_default();
-    assert_eq!(
-        said, "## one\n\nAsk me first.\n\n## two\n\nAsk me last.",
-        "{answer}"
-    );
+    let both = "## one\n\nAsk me first.\n\n## two\n\nAsk me last.";
+    assert_eq!(answer["result"]["instructions"], both, "{answer}");
 }

@@ -1,17 +1,17 @@
 //! Clients that use more than their share, and revoked keys: other clients keep their share, and everything opened with
 //! a revoked key ends.
 
-#![expect(clippy::unwrap_used, reason = "test helpers may panic")]
-
 mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, LEGACY, Setup};
+use common::{
+    Gateway, LEGACY, Setup, body, holds,
+    rpc::{self, listen},
+};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, RawClient, Reply, wait_for, within};
 
-const MODERN_VERSION: &str = "2026-07-28";
 const ACCEPT_STREAM: [(&str, &str); 1] = [("accept", "text/event-stream")];
 
 /// A client that is identified by its bearer token.
@@ -20,52 +20,23 @@ fn client(gateway: &Gateway, who: &str) -> RawClient {
     gateway.client().with("authorization", &bearer)
 }
 
-async fn initialize(client: &RawClient) -> Reply {
-    let params = json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-    client.post(hello.to_string()).await
-}
-
 async fn session(client: &RawClient) -> RawClient {
-    let reply = initialize(client).await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    let id = reply.header("mcp-session-id").unwrap();
-    client.clone().with("mcp-session-id", id)
+    rpc::session(client.clone(), LEGACY).await
 }
 
 async fn ask(client: &RawClient, method: &str, params: Value) -> Reply {
-    let message = json!({"jsonrpc": "2.0", "id": 2, "method": method, "params": params});
+    let message = rpc::message(2, method, params);
     client.post(message.to_string()).await
 }
 
-/// Opens `subscriptions/listen`.
-async fn listen(client: &RawClient) -> testkit::Streaming {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
-    let body =
-        json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params});
-    let headers = [
-        ("mcp-protocol-version", MODERN_VERSION),
-        ("mcp-method", "subscriptions/listen"),
-    ];
-    let text = body.to_string();
-    client.send(http::Method::POST, &headers, text).await
-}
-
-/// A client that opens session after session loses its own, those unused for longest first. Other clients keep theirs,
-/// and new clients find room.
+/// A client that opens session after session loses its own sessions, the longest unused first. Other clients keep
+/// theirs, and new clients find room.
 #[tokio::test]
 async fn whoever_opens_most_sessions_loses_them_first() {
     const MAX_SESSIONS: usize = 40;
     let count = if testkit::soak() { 20_000 } else { 200 };
-    let gateway = Setup::new()
-        .settings(&format!("[limits]\nmax_sessions = {MAX_SESSIONS}\n"))
-        .serve()
-        .await;
+    let settings = format!("[limits]\nmax_sessions = {MAX_SESSIONS}\n");
+    let gateway = Setup::new().settings(&settings).serve().await;
     let honest = client(&gateway, "honest");
     let quiet = session(&honest).await;
     let greedy = client(&gateway, "greedy");
@@ -82,11 +53,9 @@ async fn whoever_opens_most_sessions_loses_them_first() {
     assert_eq!(status(&last).await, 200);
     assert_eq!(status(&listening).await, 200, "it is in use");
     let open = gateway.metric("sessions", None).await.unwrap();
-    assert!(
-        (20..=MAX_SESSIONS as u64).contains(&open),
-        "{open} sessions"
-    );
-    // Other clients get as many sessions as there is room for, and also those of the greedy client.
+    let expected = 20..=MAX_SESSIONS as u64;
+    assert!(expected.contains(&open), "{open} sessions");
+    // Other clients get all free sessions, and then those of the greedy client.
     for _ in 0..15 {
         session(&client(&gateway, "third")).await;
     }
@@ -101,43 +70,38 @@ async fn watched_resources_are_shared_out() {
     let gateway = Setup::new()
         .scripted("one", &["--resources", "60"])
         .settings("[limits]\nmax_subscriptions = 50\n")
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
-    let uri = |n: usize| json!({"uri": format!("resource://one/scripted://{n}")});
+    // Returns whether there was room.
+    let asked = async |client: &RawClient, verb: &str, n: usize| {
+        let uri = json!({"uri": format!("resource://one/scripted://{n}")});
+        let reply = ask(client, &format!("resources/{verb}"), uri).await.text();
+        let refused = reply.contains("max_subscriptions");
+        assert!(refused || reply.contains("result"), "{reply}");
+        !refused
+    };
     let greedy = session(&client(&gateway, "greedy")).await;
     let mut watched = 0;
-    for n in 0..60 {
-        let reply = ask(&greedy, "resources/subscribe", uri(n)).await.text();
-        if reply.contains("max_subscriptions") {
-            break;
-        }
-        assert!(reply.contains("result"), "{reply}");
+    while watched < 60 && asked(&greedy, "subscribe", watched).await {
         watched += 1;
     }
     assert_eq!(watched, 40);
     // Another session of the same client has no separate share.
     let second = session(&client(&gateway, "greedy")).await;
-    let reply = ask(&second, "resources/subscribe", uri(0)).await.text();
-    assert!(reply.contains("max_subscriptions"), "{reply}");
+    assert!(!asked(&second, "subscribe", 0).await);
     let other = session(&client(&gateway, "other")).await;
-    let reply = ask(&other, "resources/subscribe", uri(0)).await.text();
-    assert!(reply.contains("result"), "{reply}");
-    // Released subscriptions are available again.
-    let reply = ask(&greedy, "resources/unsubscribe", uri(1)).await.text();
-    assert!(reply.contains("result"), "{reply}");
+    assert!(asked(&other, "subscribe", 0).await);
+    // A subscription that is released is available again.
+    assert!(asked(&greedy, "unsubscribe", 1).await);
     assert_eq!(greedy.delete(&[]).await.status, 204);
-    let reply = ask(&second, "resources/subscribe", uri(0)).await.text();
-    assert!(reply.contains("result"), "{reply}");
+    assert!(asked(&second, "subscribe", 0).await);
 }
 
 /// One client cannot use up all event streams.
 #[tokio::test]
 async fn open_streams_are_shared_out() {
-    let gateway = Setup::new()
-        .settings("[limits]\nmax_connections = 40\n")
-        .serve()
-        .await;
+    let settings = "[limits]\nmax_connections = 40\n";
+    let gateway = Setup::new().settings(settings).serve().await;
     let greedy = client(&gateway, "greedy");
     let mut open = Vec::new();
     let refused = loop {
@@ -149,11 +113,7 @@ async fn open_streams_are_shared_out() {
         assert!(open.len() < 40, "one client has all streams");
     };
     assert_eq!(refused.status, 503);
-    assert!(
-        refused.text().contains("event streams"),
-        "{}",
-        refused.text()
-    );
+    holds(&refused.text(), &["event streams"]);
     assert_eq!(open.len(), 32);
     let other = session(&client(&gateway, "other")).await;
     assert_eq!(other.get(&ACCEPT_STREAM).await.status, 200);
@@ -167,16 +127,11 @@ async fn open_streams_are_shared_out() {
 /// All streams that were opened with a key end within a second of its revocation: in both eras, and in the REST API.
 #[tokio::test]
 async fn a_revoked_key_ends_its_streams() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
-    let administrator = format!("Bearer {}", gateway.token());
-    let keys = gateway
-        .at("/api/v1/keys")
-        .with("authorization", &administrator);
-    let wanted = json!({"name": "short-lived"});
-    let made = keys.post(wanted.to_string()).await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let keys = gateway.admin("/keys");
+    let made = keys.post(r#"{"name": "short-lived"}"#).await;
     assert_eq!(made.status, 201, "{}", made.text());
-    let made: Value = serde_json::from_slice(&made.body).unwrap();
+    let made = body(&made);
     let token = made["token"].as_str().unwrap();
     let key = client(&gateway, token);
     let legacy = session(&key).await;
@@ -188,7 +143,7 @@ async fn a_revoked_key_ends_its_streams() {
         ("subscriptions/listen", listen(&key).await),
         ("followed logs", logs.get(&ACCEPT_STREAM).await),
     ];
-    let other = gateway.client().with("authorization", &administrator);
+    let other = client(&gateway, &gateway.token());
     let mut kept = listen(&other).await;
     for (what, stream) in &mut streams {
         assert_eq!(stream.status, 200, "{what}");

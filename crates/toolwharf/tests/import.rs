@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 
-use common::shell::Home;
+use common::{checks, shell::Home};
 use serde_json::{Map, Value, json};
 
 /// Imports, which must succeed. Returns the report.
@@ -21,6 +21,15 @@ async fn import(home: &Home, from: &str) -> Value {
     // The written file can be served.
     home.run("ls").await.code(0);
     said.json()
+}
+
+/// Imports a client's own file in a new home directory. Returns the report and the servers.
+async fn import_of(client: &str, file: &str, text: &str) -> (Home, Value, Map<String, Value>) {
+    let home = Home::new();
+    home.write(file, text);
+    let report = import(&home, client).await;
+    let servers = imported(&home);
+    (home, report, servers)
 }
 
 fn imported(home: &Home) -> Map<String, Value> {
@@ -47,15 +56,10 @@ fn under(home: &Home, folder: &str) -> String {
 
 #[tokio::test]
 async fn zed() {
-    let home = Home::new();
-    home.write(
-        ".config/zed/settings.json",
-        include_str!("import_fixtures/zed.json"),
-    );
-    let report = import(&home, "zed").await;
+    let text = include_str!("import_fixtures/zed.json");
+    let (home, report, servers) = import_of("zed", ".config/zed/settings.json", text).await;
     assert_eq!(report["added"], json!(["files", "older", "remote", "off"]));
     says(&report, "skipped", "postgres", &["extension"]);
-    let servers = imported(&home);
     assert_eq!(servers["older"]["command"]["path"], "uvx");
     let off = home.run("get off -o json").await.code(0).json();
     assert_eq!(off["enabled"], false);
@@ -65,15 +69,13 @@ async fn zed() {
 
 #[tokio::test]
 async fn windsurf() {
-    let home = Home::new();
     let text = include_str!("import_fixtures/windsurf.json");
-    home.write(".codeium/windsurf/mcp_config.json", text);
-    let report = import(&home, "windsurf").await;
+    let file = ".codeium/windsurf/mcp_config.json";
+    let (_home, report, servers) = import_of("windsurf", file, text).await;
     assert_eq!(report["added"], json!(["issues", "remote", "keyed", "off"]));
     // Missing values are reported, and the server is added but disabled.
     says(&report, "off", "issues", &["IMPORT_TEST_UNSET", "not set"]);
     says(&report, "off", "keyed", &["known form"]);
-    let servers = imported(&home);
     assert_eq!(servers["issues"]["disabled"], true);
     assert_eq!(servers["issues"]["disabledTools"], json!(["delete_issue"]));
     assert_eq!(servers["remote"].get("disabled"), None);
@@ -81,41 +83,30 @@ async fn windsurf() {
 
 #[tokio::test]
 async fn gemini() {
-    let home = Home::new();
-    home.write(
-        ".gemini/settings.json",
-        include_str!("import_fixtures/gemini.json"),
-    );
-    let report = import(&home, "gemini").await;
-    assert_eq!(
-        report["added"],
-        json!(["local", "chosen", "unset", "unwanted"])
-    );
-    let servers = imported(&home);
+    let text = include_str!("import_fixtures/gemini.json");
+    let (home, report, servers) = import_of("gemini", ".gemini/settings.json", text).await;
+    let added = json!(["local", "chosen", "unset", "unwanted"]);
+    assert_eq!(report["added"], added);
     let local = &servers["local"];
     assert_eq!(local["args"], json!(["-m", "server", "--home", "${HOME}"]));
-    assert_eq!(
-        local["env"],
-        json!({"HOME_DIR": "${HOME}/x", "PRICE": "5$"})
-    );
+    let env = json!({"HOME_DIR": "${HOME}/x", "PRICE": "5$"});
+    assert_eq!(local["env"], env);
     // The path is relative to the directory in which Gemini CLI is started, which is unknown.
     says(&report, "off", "local", &["`cwd` ./servers"]);
     says(&report, "notes", "local", &["`trust` is not imported"]);
-    says(
-        &report,
-        "notes",
-        "chosen",
-        &["`includeTools` is not imported", "all tools"],
-    );
+    let parts = ["`includeTools` is not imported", "all tools"];
+    says(&report, "notes", "chosen", &parts);
     assert_eq!(servers["chosen"]["excludeTools"], json!(["write"]));
     says(&report, "off", "unset", &["IMPORT_TEST_UNSET"]);
     assert_eq!(servers["unwanted"]["disabled"], true);
-    says(&report, "notes", "unwanted", &["excluded there"]);
-    // For a project's file, the directory is known.
-    let file = home.write(
-        "app/.gemini/settings.json",
-        include_str!("import_fixtures/gemini.json"),
+    says(
+        &report,
+        "notes",
+        "unwanted",
+        &["the file excludes this server"],
     );
+    // For a project's file, the directory is known.
+    let file = home.write("app/.gemini/settings.json", text);
     fs::remove_file(home.servers()).expect("it is there");
     import(&home, file.to_str().expect("UTF-8")).await;
     assert_eq!(imported(&home)["local"]["cwd"], under(&home, "app/servers"));
@@ -123,27 +114,17 @@ async fn gemini() {
 
 #[tokio::test]
 async fn lmstudio() {
-    let home = Home::new();
-    home.write(
-        ".lmstudio/mcp.json",
-        include_str!("import_fixtures/lmstudio.json"),
-    );
-    let report = import(&home, "lmstudio").await;
+    let text = include_str!("import_fixtures/lmstudio.json");
+    let (_home, report, servers) = import_of("lmstudio", ".lmstudio/mcp.json", text).await;
     assert_eq!(report["added"], json!(["hub", "local", "open"]));
     says(&report, "off", "open", &["${workspaceFolder}"]);
-    let local = &imported(&home)["local"];
-    assert_eq!(local["args"][2], "${userHome}/data");
+    assert_eq!(servers["local"]["args"][2], "${userHome}/data");
 }
 
 #[tokio::test]
 async fn codex() {
-    let home = Home::new();
-    home.write(
-        ".codex/config.toml",
-        include_str!("import_fixtures/codex.toml"),
-    );
-    let report = import(&home, "codex").await;
-    let servers = imported(&home);
+    let text = include_str!("import_fixtures/codex.toml");
+    let (home, report, servers) = import_of("codex", ".codex/config.toml", text).await;
     let docs = json!({
         "command": "npx",
         "args": ["-y", "@example/docs", "$${literal}"],
@@ -153,64 +134,45 @@ async fn codex() {
         "toolwharf": {"startTimeoutMs": 20000, "callTimeoutMs": 45500},
     });
     assert_eq!(servers["docs"], docs);
-    says(
-        &report,
-        "notes",
-        "docs",
-        &["`enabledTools` is not imported"],
-    );
-    assert_eq!(
-        servers["remote"]["headers"],
-        json!({"X-Region": "eu", "X-Home": "${HOME}", "Authorization": "Bearer ${IMPORT_TEST_UNSET}"})
-    );
+    let part = "`enabledTools` is not imported";
+    says(&report, "notes", "docs", &[part]);
+    let headers = json!({"X-Region": "eu", "X-Home": "${HOME}", "Authorization": "Bearer ${IMPORT_TEST_UNSET}"});
+    assert_eq!(servers["remote"]["headers"], headers);
     says(&report, "off", "remote", &["IMPORT_TEST_UNSET"]);
     assert_eq!(servers["off"]["disabled"], true);
     says(&report, "notes", "off", &["`scopes` is not imported"]);
     home.write("broken.toml", "[mcp_servers.x]\ncommand = \"sesame\n");
     let said = home.run("import broken.toml").await;
     let said = said.code(1).says("invalid TOML").says("broken.toml:2");
-    assert!(!format!("{said:?}").contains("sesame"), "{said:?}");
+    checks::lacks(format!("{said:?}"), &["sesame"]);
 }
 
 #[tokio::test]
 async fn opencode() {
-    let home = Home::new();
     let place = ".config/opencode/opencode.json";
-    home.write(place, include_str!("import_fixtures/opencode.json"));
-    let report = import(&home, "opencode").await;
-    let servers = imported(&home);
-    assert_eq!(
-        servers["local"],
-        json!({"command": "bun", "args": ["x", "my-server"], "env": {"HOME_DIR": "${HOME}"}, "enabled": true})
-    );
+    let text = include_str!("import_fixtures/opencode.json");
+    let (_home, report, servers) = import_of("opencode", place, text).await;
+    let local = json!({"command": "bun", "args": ["x", "my-server"], "env": {"HOME_DIR": "${HOME}"}, "enabled": true});
+    assert_eq!(servers["local"], local);
     says(&report, "notes", "local", &["`timeout` is not imported"]);
     says(&report, "off", "remote", &["IMPORT_TEST_UNSET"]);
     says(&report, "notes", "remote", &["`oauth` is not imported"]);
     says(&report, "off", "keyed", &["~/.secret"]);
     assert_eq!(servers["off"]["enabled"], false);
 
-    let home = Home::new();
-    home.write(place, include_str!("import_fixtures/opencode-2.json"));
-    let report = import(&home, "opencode").await;
+    let text = include_str!("import_fixtures/opencode-2.json");
+    let (_home, report, servers) = import_of("opencode", place, text).await;
     assert_eq!(report["added"], json!(["local", "off"]));
-    let servers = imported(&home);
-    assert_eq!(
-        servers["local"],
-        json!({"command": "npx", "args": ["-y", "my-server"], "env": {"A": "b"}})
-    );
+    let local = json!({"command": "npx", "args": ["-y", "my-server"], "env": {"A": "b"}});
+    assert_eq!(servers["local"], local);
     assert_eq!(servers["off"]["disabled"], true);
 }
 
 #[tokio::test]
 async fn claude_code_with_the_servers_of_projects() {
-    let home = Home::new();
-    home.write(
-        ".claude.json",
-        include_str!("import_fixtures/claude-code.json"),
-    );
-    let report = import(&home, "claude-code").await;
+    let text = include_str!("import_fixtures/claude-code.json");
+    let (_home, report, servers) = import_of("claude-code", ".claude.json", text).await;
     assert_eq!(report["added"], json!(["files", "db", "files-shop", "api"]));
-    let servers = imported(&home);
     assert_eq!(servers["db"]["cwd"], "/srv/shop");
     assert_eq!(servers["db"]["disabled"], true);
     assert_eq!(servers["files-shop"]["args"], json!(["other-files"]));
@@ -219,7 +181,7 @@ async fn claude_code_with_the_servers_of_projects() {
         &report,
         "notes",
         "files-shop",
-        &["its name there is `files`"],
+        &["its name in Claude Code is `files`"],
     );
     says(&report, "notes", "api", &["/srv/site"]);
     assert_eq!(servers["api"].get("cwd"), None);
@@ -228,10 +190,8 @@ async fn claude_code_with_the_servers_of_projects() {
 #[tokio::test]
 async fn a_file_of_a_workspace_keeps_its_folder() {
     let home = Home::new();
-    let file = home.write(
-        "app/.vscode/mcp.json",
-        include_str!("import_fixtures/vscode.json"),
-    );
+    let text = include_str!("import_fixtures/vscode.json");
+    let file = home.write("app/.vscode/mcp.json", text);
     let report = import(&home, file.to_str().expect("UTF-8")).await;
     let servers = imported(&home);
     says(&report, "off", "asked", &["${input:api-key}"]);
@@ -243,27 +203,16 @@ async fn a_file_of_a_workspace_keeps_its_folder() {
     assert_eq!(servers["below"]["cwd"], under(&home, "app"));
     says(&report, "notes", "near", &["`cwd` sub is"]);
     says(&report, "off", "file", &["envFile"]);
-    says(
-        &report,
-        "notes",
-        "plain",
-        &["plain text `$TOKEN`", "${TOKEN}"],
-    );
-    says(
-        &report,
-        "notes",
-        "plain",
-        &["`alwaysAllow` is not imported"],
-    );
+    let not_imported = "`alwaysAllow` is not imported";
+    for parts in [&["plain text `$TOKEN`", "${TOKEN}"][..], &[not_imported]] {
+        says(&report, "notes", "plain", parts);
+    }
     // A relative path means the same as the absolute one.
     let said = home.run("import app/.vscode/mcp.json -o json").await;
     let unchanged = said.code(0).json()["unchanged"].as_array().map(Vec::len);
     assert_eq!(unchanged, Some(6));
-    // The text output contains everything, too.
+    // The text output also lists the keys that are not imported.
     fs::remove_file(home.servers()).expect("it is there");
     let said = home.run("import app/.vscode/mcp.json").await.code(0);
-    assert!(
-        said.out.contains("`alwaysAllow` is not imported"),
-        "{said:?}"
-    );
+    checks::contains(said.out, &[not_imported]);
 }

@@ -12,13 +12,13 @@ mod common;
 use std::{collections::HashMap, fmt::Write, path::Path, time::Duration};
 
 use common::{
-    Setup,
+    KINDS, Setup,
     rpc::{self, greet},
-    with,
 };
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, StdioClient, soak, wait_for_some};
 
+const QUIET: &str = "naming = \"always-prefix\"\n[log]\nlevel = \"error\"\n";
 /// Calls in flight at a time.
 const CALLS_PER_BLOCK: usize = 100;
 
@@ -27,15 +27,9 @@ struct Random(u64);
 
 impl Random {
     fn seeded() -> (u64, Self) {
-        let given = std::env::var("TOOLWHARF_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or_else(|| {
-            let now = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap();
-            u64::try_from(now.as_nanos() % u128::from(u64::MAX)).unwrap()
-        });
+        let given = std::env::var("TOOLWHARF_SEED").ok();
+        let given = given.and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(rand::random);
         (seed, Self(seed | 1))
     }
 
@@ -150,10 +144,7 @@ impl Random {
                 }
                 text + "]"
             }
-            _ => {
-                let members = self.members(depth - 1);
-                self.object(members)
-            }
+            _ => self.any_object(depth - 1),
         }
     }
 
@@ -167,6 +158,12 @@ impl Random {
                 (format!("\"x{at}{odd}\""), self.value(depth))
             })
             .collect()
+    }
+
+    /// An object of members that are unknown to the protocol.
+    fn any_object(&mut self, depth: usize) -> String {
+        let members = self.members(depth);
+        self.object(members)
     }
 
     /// Formats an object of these members, in random order.
@@ -195,6 +192,18 @@ fn member(key: &str, value: impl Into<String>) -> (String, String) {
 /// Placeholders for the id and the tool name.
 const ID_PLACEHOLDER: &str = "@ID@";
 const NAME_PLACEHOLDER: &str = "@NAME@";
+
+/// Replaces the placeholders of a frame.
+fn filled(frame: &str, id: u64, name: &str) -> String {
+    let frame = frame.replace(ID_PLACEHOLDER, &id.to_string());
+    frame.replace(NAME_PLACEHOLDER, name)
+}
+
+/// Asserts that an answer of `echo` has these arguments unchanged.
+fn has_content(answer: &str, arguments: &str, what: &str) {
+    let found = answer.contains(&format!("\"structuredContent\":{arguments}"));
+    assert!(found, "{what}: {answer} does not hold {arguments}");
+}
 
 /// A tool call with these arguments, with placeholders for the id and the name.
 fn request(random: &mut Random, arguments: &str, is_modern: bool) -> String {
@@ -225,22 +234,15 @@ fn response(random: &mut Random, is_modern: bool) -> String {
     let mut result = random.members(4);
     let block = random.members(2);
     let text = random.string();
-    let block = random.object(
-        [
-            block,
-            vec![member("type", "\"text\""), member("text", text)],
-        ]
-        .concat(),
-    );
+    let content = vec![member("type", "\"text\""), member("text", text)];
+    let block = random.object([block, content].concat());
     result.push(member("content", format!("[{block}]")));
     if random.below(2) == 0 {
-        let meta = random.members(2);
-        let meta = random.object(meta);
+        let meta = random.any_object(2);
         result.push(member("_meta", meta));
     }
     if random.below(2) == 0 {
-        let members = random.members(3);
-        let structured = random.object(members);
+        let structured = random.any_object(3);
         result.push(member("structuredContent", structured));
     }
     if is_modern {
@@ -266,8 +268,7 @@ async fn responses(client: &mut StdioClient, count: usize) -> HashMap<u64, Strin
     while found.len() < count {
         let line = client.receive(DEADLINE).await.expect("a line");
         let text = String::from_utf8(line).expect("UTF-8");
-        let frame: Value =
-            serde_json::from_str(&text).unwrap_or_else(|error| lenient(&text, &error));
+        let frame = parsed(&text);
         if frame.get("method").is_none() {
             let id = frame["id"].as_u64().unwrap_or_else(|| panic!("{text}"));
             assert!(found.insert(id, text).is_none(), "{id} was answered twice");
@@ -276,7 +277,11 @@ async fn responses(client: &mut StdioClient, count: usize) -> HashMap<u64, Strin
     found
 }
 
-/// Extracts only the id, from a frame with numbers that this test's parser rejects (`1e400`).
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| lenient(text, &error))
+}
+
+/// Extracts only the id from a frame whose numbers (`1e400`) are rejected by this test's parser.
 fn lenient(text: &str, error: &serde_json::Error) -> Value {
     #[derive(serde::Deserialize)]
     struct Outside<'a> {
@@ -292,11 +297,11 @@ fn lenient(text: &str, error: &serde_json::Error) -> Value {
     }
 }
 
-/// Requests and responses over stdio to a stdio server of the same era: whole frames.
+/// Compares the whole frames of requests and responses, over stdio to a stdio server of the same era.
 async fn frames_through(era: &str, count: usize) {
     let (seed, mut random) = Random::seeded();
     let is_modern = era == "modern";
-    let setup = Setup::new().settings("naming = \"always-prefix\"\n[log]\nlevel = \"error\"\n");
+    let setup = Setup::new().settings(QUIET);
     let file = setup.folder().join("recorded");
     let (mut client, _dir) = setup.server("one", recorded(&file, era)).stdio();
     greet(&mut client).await;
@@ -306,11 +311,8 @@ async fn frames_through(era: &str, count: usize) {
     let mut recorded = async |wanted: usize| {
         wait_for_some("the recorded frames", DEADLINE, async || {
             let text = std::fs::read_to_string(&file).ok()?;
-            let calls: Vec<String> = text
-                .lines()
-                .filter(|line| line.contains("tools/call"))
-                .map(str::to_owned)
-                .collect();
+            let calls = text.lines().filter(|line| line.contains("tools/call"));
+            let calls: Vec<String> = calls.map(str::to_owned).collect();
             (calls.len() >= seen + wanted).then(|| {
                 let new = calls[seen..].to_vec();
                 seen = calls.len();
@@ -330,37 +332,21 @@ async fn frames_through(era: &str, count: usize) {
     for block in 0..count.div_ceil(2 * CALLS_PER_BLOCK) {
         let mut sent = Vec::new();
         for _ in 0..CALLS_PER_BLOCK {
-            let members = random.members(4);
-            let arguments = random.object(members);
+            let arguments = random.any_object(4);
             let frame = request(&mut random, &arguments, is_modern);
-            client
-                .send(
-                    frame
-                        .replace(ID_PLACEHOLDER, &next.to_string())
-                        .replace(NAME_PLACEHOLDER, "one__echo"),
-                )
-                .await;
+            client.send(filled(&frame, next, "one__echo")).await;
             sent.push((next, frame, arguments));
             next += 1;
         }
         let answers = responses(&mut client, CALLS_PER_BLOCK).await;
         let at_server = recorded(CALLS_PER_BLOCK).await;
-        let id_of = |text: &str| {
-            let frame = serde_json::from_str(text).unwrap_or_else(|error| lenient(text, &error));
-            frame["id"].as_u64().unwrap()
-        };
+        let id_of = |text: &str| parsed(text)["id"].as_u64().unwrap();
         for (at, (id, frame, arguments)) in sent.iter().enumerate() {
             let what = format!("TOOLWHARF_SEED={seed}, block {block}, request {at} ({era})");
             let received = &at_server[at];
-            let expected = frame
-                .replace(ID_PLACEHOLDER, &id_of(received).to_string())
-                .replace(NAME_PLACEHOLDER, "echo");
+            let expected = filled(frame, id_of(received), "echo");
             assert_eq!(*received, expected, "{what}");
-            let answer = &answers[id];
-            assert!(
-                answer.contains(&format!("\"structuredContent\":{arguments}")),
-                "{what}: {answer} does not hold {arguments}"
-            );
+            has_content(&answers[id], arguments, &what);
         }
         // The next upstream id follows the last one.
         let upstream = id_of(at_server.last().expect("a block of frames")) + 1;
@@ -368,22 +354,18 @@ async fn frames_through(era: &str, count: usize) {
         for upstream in (upstream..).take(CALLS_PER_BLOCK) {
             let frame = response(&mut random, is_modern);
             let arguments = json!({"frame": frame.replace(ID_PLACEHOLDER, &upstream.to_string())});
-            client
-                .send(match is_modern {
-                    true => rpc::modern_call(next, "one__raw", arguments).to_string(),
-                    false => rpc::call(next, "one__raw", arguments),
-                })
-                .await;
+            let call = match is_modern {
+                true => rpc::modern_call(next, "one__raw", arguments).to_string(),
+                false => rpc::call(next, "one__raw", arguments),
+            };
+            client.send(call).await;
             expected.push((next, frame));
             next += 1;
         }
         let answers = responses(&mut client, CALLS_PER_BLOCK).await;
         for (id, frame) in expected {
-            assert_eq!(
-                answers[&id],
-                frame.replace(ID_PLACEHOLDER, &id.to_string()),
-                "TOOLWHARF_SEED={seed}, block {block} ({era})"
-            );
+            let what = format!("TOOLWHARF_SEED={seed}, block {block} ({era})");
+            assert_eq!(answers[&id], filled(&frame, id, ""), "{what}");
         }
         recorded(CALLS_PER_BLOCK).await;
     }
@@ -400,67 +382,37 @@ async fn whole_frames_pass_unchanged_between_modern_ends() {
     frames_through("modern", if soak() { 350_000 } else { 800 }).await;
 }
 
-/// Arguments and structured content through every kind of server, from clients of both eras.
+/// Compares arguments and structured content through every kind of server, from clients of both eras.
 #[tokio::test]
 async fn payloads_pass_unchanged_through_every_kind_of_server() {
     let (seed, mut random) = Random::seeded();
-    let mut old = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
-    let mut new = Process::bin(
-        "testkit-scripted",
-        ["--http", "127.0.0.1:0", "--era", "modern"],
-    );
-    let mut sse = Process::bin("testkit-scripted", ["--sse-http", "127.0.0.1:0"]);
-    let (old_url, new_url, sse_url) = (old.url().await, new.url().await, sse.url().await);
-    let many = json!({"maxConcurrency": 16});
-    let (mut client, _dir) = Setup::new()
-        .settings("naming = \"always-prefix\"\n[log]\nlevel = \"error\"\n")
-        .server("pipe", with(common::scripted("pipe", &[]), many.clone()))
-        .server(
-            "newpipe",
-            with(
-                common::scripted("newpipe", &["--era", "modern"]),
-                many.clone(),
-            ),
-        )
-        .server("old", with(json!({"url": old_url}), many.clone()))
-        .server("new", with(json!({"url": new_url}), many.clone()))
-        .server("sse", with(json!({"type": "sse", "url": sse_url}), many))
-        .stdio();
+    let setup = Setup::new().settings(QUIET);
+    let (setup, _remote) = setup.every_kind(&json!({"maxConcurrency": 16})).await;
+    let (mut client, _dir) = setup.stdio();
     greet(&mut client).await;
-    let servers = ["pipe", "newpipe", "old", "new", "sse"];
     let blocks = if soak() { 3_000 } else { 10 };
     let mut next = 0u64;
     for block in 0..blocks {
         let mut sent = Vec::new();
         for at in 0..CALLS_PER_BLOCK {
-            let members = random.members(5);
-            let arguments = random.object(members);
-            let server = servers[at % servers.len()];
+            let arguments = random.any_object(5);
+            let server = KINDS[at % KINDS.len()];
             let frame = request(&mut random, &arguments, at % 2 == 0);
-            client
-                .send(
-                    frame
-                        .replace(ID_PLACEHOLDER, &next.to_string())
-                        .replace(NAME_PLACEHOLDER, &format!("{server}__echo")),
-                )
-                .await;
+            let name = format!("{server}__echo");
+            client.send(filled(&frame, next, &name)).await;
             sent.push((next, server, arguments));
             next += 1;
         }
         let answers = responses(&mut client, CALLS_PER_BLOCK).await;
         for (id, server, arguments) in sent {
-            let answer = &answers[&id];
-            let whole = format!("\"structuredContent\":{arguments}");
-            assert!(
-                answer.contains(&whole),
-                "TOOLWHARF_SEED={seed}, block {block}, {server}: {answer} does not hold {arguments}"
-            );
+            let what = format!("TOOLWHARF_SEED={seed}, block {block}, {server}");
+            has_content(&answers[&id], &arguments, &what);
         }
     }
     client.finish(Duration::from_secs(20)).await;
 }
 
-/// The same from HTTP clients, including line breaks between tokens.
+/// Compares the same with HTTP clients, including line breaks between tokens.
 #[tokio::test]
 async fn payloads_pass_unchanged_over_http() {
     let (seed, mut random) = Random::seeded();
@@ -473,26 +425,18 @@ async fn payloads_pass_unchanged_over_http() {
         .settings("naming = \"always-prefix\"\n")
         .scripted("pipe", &[])
         .server("new", json!({ "url": url }))
-        .serve()
+        .connected()
         .await;
     for server in ["pipe", "new"] {
-        gateway.up(server).await;
         let name = format!("{server}__echo");
         let headers = rpc::call_headers(&name);
         for case in 0..if soak() { 5_000 } else { 150 } {
-            let members = random.members(5);
-            let arguments = random.object(members);
-            let frame = request(&mut random, &arguments, true)
-                .replace(ID_PLACEHOLDER, &case.to_string())
-                .replace(NAME_PLACEHOLDER, &name);
-            let frame = frame.replacen('{', "\r\n{\n", 1);
-            let reply = gateway.client().post_with(&headers, frame.clone()).await;
-            let text = reply.text();
-            let what = format!("TOOLWHARF_SEED={seed}, case {case}, {server}");
-            assert!(
-                text.contains(&format!("\"structuredContent\":{arguments}")),
-                "{what}: {frame} gave {text}"
-            );
+            let arguments = random.any_object(5);
+            let frame = request(&mut random, &arguments, true);
+            let frame = filled(&frame, case, &name).replacen('{', "\r\n{\n", 1);
+            let what = format!("TOOLWHARF_SEED={seed}, case {case}, {server}: {frame}");
+            let reply = gateway.client().post_with(&headers, frame).await;
+            has_content(&reply.text(), &arguments, &what);
         }
     }
 }

@@ -5,9 +5,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Setup, scripted, tools};
+use common::{Setup, holds, scripted, tools};
 use serde_json::json;
-use testkit::{DEADLINE, wait_for};
+use testkit::{DEADLINE, Peer, wait_for};
 
 /// Name, text of the file, line of the mistake, and expected parts of the message.
 const MISTAKES: &[(&str, &str, usize, &[&str])] = &[
@@ -94,14 +94,9 @@ async fn each_mistake_is_refused_with_its_line_and_remedy() {
         let file = setup.folder().join("mistake.json");
         std::fs::write(&file, text).unwrap();
         let said = setup.config(&file).refused().await;
-        assert!(
-            said.contains(&format!("mistake.json:{line}:")),
-            "{what}: {said}"
-        );
-        for part in *parts {
-            assert!(said.contains(part), "{what}: {part} is missing: {said}");
-        }
-        assert!(said.contains("help:"), "{what}: no remedy: {said}");
+        eprintln!("{what}");
+        holds(&said, &[&format!("mistake.json:{line}:"), "help:"]);
+        holds(&said, parts);
         assert!(!marker.exists(), "{what}: a server was started");
     }
 }
@@ -129,25 +124,19 @@ async fn mistakes_in_the_settings_are_refused_too() {
         ),
     ] {
         let said = Setup::new().settings(text).refused().await;
-        assert!(
-            said.contains(&format!("toolwharf.toml:{line}:")),
-            "{text}: {said}"
-        );
-        for part in parts {
-            assert!(said.contains(part), "{text}: {part} is missing: {said}");
-        }
+        eprintln!("{text}");
+        holds(&said, &[&format!("toolwharf.toml:{line}:")]);
+        holds(&said, &parts);
     }
     // Several mistakes in several files are all reported at once.
-    let setup = Setup::new()
+    let said = Setup::new()
         .settings("naming = \"prefix\"\n")
-        .server("x", json!({"command": ""}));
-    let said = setup
+        .server("x", json!({"command": ""}))
         .server("y", json!({"url": "ftp://example.com"}))
         .refused()
         .await;
-    for part in ["`naming`", "`x`", "`y`", "mcp.json:", "toolwharf.toml:1:"] {
-        assert!(said.contains(part), "{part} is missing: {said}");
-    }
+    let parts = ["`naming`", "`x`", "`y`", "mcp.json:", "toolwharf.toml:1:"];
+    holds(&said, &parts);
 }
 
 #[tokio::test]
@@ -155,29 +144,21 @@ async fn a_file_that_is_not_there_or_not_readable() {
     let setup = Setup::new();
     let missing = setup.folder().join("missing.json");
     let said = setup.config(&missing).refused().await;
-    assert!(
-        said.contains("missing.json") && said.contains("does not exist"),
-        "{said}"
-    );
+    holds(&said, &["missing.json", "does not exist"]);
     let setup = Setup::new();
     let binary = setup.folder().join("binary.json");
     std::fs::write(&binary, b"{\"mcpServers\": {\n\xff\xfe}}").unwrap();
     let said = setup.config(&binary).refused().await;
-    assert!(
-        said.contains("binary.json") && said.contains("UTF-8"),
-        "{said}"
-    );
+    holds(&said, &["binary.json", "UTF-8"]);
 }
 
 /// Each mistake in the files of a running gateway is reported and changes nothing, and the next valid file is loaded.
 #[tokio::test]
 async fn on_a_change_the_running_configuration_stays() {
-    let mut gateway = Setup::new()
-        .server("good", scripted("good", &["--tools", "1"]))
-        .connected()
-        .await;
+    let setup = Setup::new().scripted("good", &["--tools", "1"]);
+    let mut gateway = setup.connected().await;
     let mut peer = gateway.legacy().await;
-    let pid = peer.tool("pid", json!({})).await.text().to_owned();
+    let pid = pid_of(&mut peer, "pid").await;
     let listed = tools(&mut peer).await;
     let file = gateway.servers_file();
     for (what, text, line, _) in MISTAKES {
@@ -190,39 +171,32 @@ async fn on_a_change_the_running_configuration_stays() {
         })
         .await;
         assert_eq!(tools(&mut peer).await, listed, "{what}");
-        assert_eq!(
-            peer.tool("pid", json!({})).await.text(),
-            pid,
-            "{what}: it was restarted"
-        );
+        let now = pid_of(&mut peer, "pid").await;
+        assert_eq!(now, pid, "{what}: it was restarted");
     }
-    // The same for the settings. The file may disappear for a moment.
+    // A mistake in the settings file is handled in the same way. The file may disappear for a moment.
     gateway.replace(&gateway.settings_file(), "naming = \"no-such\"\n");
     gateway.logged("bad `naming`").await;
-    assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
+    assert_eq!(pid_of(&mut peer, "pid").await, pid);
     std::fs::remove_file(&file).unwrap();
     gateway.logged("does not exist").await;
-    assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
+    assert_eq!(pid_of(&mut peer, "pid").await, pid);
     gateway.replace(&gateway.settings_file(), "naming = \"always-prefix\"\n");
+    let second = scripted("second", &["--no-builtin", "--tools", "1"]);
     gateway.edit(|servers| {
-        servers.insert(
-            "second".to_owned(),
-            scripted("second", &["--no-builtin", "--tools", "1"]),
-        );
+        servers.insert("second".to_owned(), second);
     });
-    wait_for(
-        "the good configuration",
-        Duration::from_secs(10),
-        async || {
-            tools(&mut peer)
-                .await
-                .contains(&"second__tool_0".to_owned())
-        },
-    )
+    let (what, limit) = ("the good configuration", Duration::from_secs(10));
+    wait_for(what, limit, async || {
+        let listed = tools(&mut peer).await;
+        listed.iter().any(|tool| tool == "second__tool_0")
+    })
     .await;
-    assert_eq!(
-        peer.tool("good__pid", json!({})).await.text(),
-        pid,
-        "an unchanged server was restarted"
-    );
+    let now = pid_of(&mut peer, "good__pid").await;
+    assert_eq!(now, pid, "an unchanged server was restarted");
+}
+
+/// Returns the process id of a server, from its tool `pid`.
+async fn pid_of(peer: &mut Peer, tool: &str) -> String {
+    peer.tool(tool, json!({})).await.text().to_owned()
 }

@@ -5,12 +5,12 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Gateway, Setup,
+    Gateway, LEGACY, Setup, body,
     rpc::{self, initialize, session},
-    with,
+    says, wire, with,
 };
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Reply, peer::MODERN, within};
+use testkit::{DEADLINE, RawClient, Reply, peer::MODERN, wait_for, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -36,93 +36,83 @@ fn modern_call() -> (Value, [(&'static str, &'static str); 3]) {
 
 /// Asserts that no call has reached the server.
 async fn nothing_forwarded(gateway: &Gateway) {
-    assert_eq!(
-        gateway.metric("calls_total", Some("one")).await,
-        Some(0),
-        "something was forwarded"
-    );
+    let calls = gateway.metric("calls_total", Some("one")).await;
+    assert_eq!(calls, Some(0), "something was forwarded");
 }
 
 fn check(reply: &Reply, status: u16, code: i64, what: &str) {
     let text: String = reply.text().chars().take(300).collect();
     assert_eq!(reply.status, status, "{what}: {text}");
-    let body: Value =
-        serde_json::from_slice(&reply.body).unwrap_or_else(|_| panic!("{what}: {text}"));
-    assert_eq!(body["error"]["code"], code, "{what}: {text}");
-    assert!(
-        body["error"]["message"]
-            .as_str()
-            .is_some_and(|message| message.len() > 10),
-        "{what}: {text}"
-    );
+    let error = &body(reply)["error"];
+    assert_eq!(error["code"], code, "{what}: {text}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.len() > 10, "{what}: {text}");
 }
 
 #[tokio::test]
 async fn frames_that_parsers_disagree_about_are_refused() {
     let gateway = gateway().await;
-    let legacy = session(gateway.client(), "2025-11-25").await;
+    let legacy = session(gateway.client(), LEGACY).await;
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"echo","arguments":{{"a":{}{}}}}}}}"#,
         "[".repeat(10_000),
         "]".repeat(10_000)
     );
     let long_key = "k".repeat(1000);
-    let cases: Vec<(&str, Vec<u8>, i64)> = vec![
-        ("duplicate id", br#"{"jsonrpc":"2.0","id":7,"id":8,"method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("duplicate method", br#"{"jsonrpc":"2.0","id":7,"method":"ping","method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("duplicate name", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","name":"crash"}}"#.to_vec(), -32600),
-        ("duplicate name, escaped", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","n\u0061me":"crash"}}"#.to_vec(), -32600),
-        ("duplicate deep inside", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"x":[{"a":1,"b":2,"a":3}]}}}"#.to_vec(), -32600),
-        ("duplicate long key", format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"echo","arguments":{{"{long_key}":1,"{long_key}":2}}}}}}"#).into_bytes(), -32600),
-        ("folded method", br#"{"jsonrpc":"2.0","id":7,"Method":"tools/call","method":"ping","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("folded params", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","PARAMS":{"name":"echo"}}"#.to_vec(), -32600),
-        ("folded name", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"Name":"crash","name":"echo"}}"#.to_vec(), -32600),
-        ("folded arguments", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","Arguments":{}}}"#.to_vec(), -32600),
-        ("folded with another alphabet", "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"param\u{17f}\":{\"name\":\"echo\"}}".as_bytes().to_vec(), -32600),
-        ("depth 10,000", deep.into_bytes(), -32600),
-        ("invalid UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"echo\xff\"}}".to_vec(), -32700),
-        ("overlong UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"ech\xc1\xaf\"}}".to_vec(), -32700),
-        ("UTF-16 surrogates as UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"\xed\xa0\x80\"}}".to_vec(), -32700),
-        ("a byte order mark", b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}".to_vec(), -32700),
-        ("empty", Vec::new(), -32700),
-        ("cut off", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo""#.to_vec(), -32700),
-        ("two texts", br#"{"jsonrpc":"2.0","id":7,"method":"ping"}{"jsonrpc":"2.0","id":8,"method":"ping"}"#.to_vec(), -32700),
-        ("a trailing comma", br#"{"jsonrpc":"2.0","id":7,"method":"ping",}"#.to_vec(), -32700),
-        ("NaN", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"a":NaN}}}"#.to_vec(), -32700),
-        ("a control character", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"ec\x01ho\"}}".to_vec(), -32700),
-        ("no object", b"\"ping\"".to_vec(), -32600),
-        ("no version", br#"{"id":7,"method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("another version", br#"{"jsonrpc":"1.0","id":7,"method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("an id that is an object", br#"{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("an id of null", br#"{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("an id that is a fraction", br#"{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"echo"}}"#.to_vec(), -32600),
-        ("params that are a list", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":["echo"]}"#.to_vec(), -32600),
-        ("a method that is a number", br#"{"jsonrpc":"2.0","id":7,"method":7}"#.to_vec(), -32600),
+    let long_keys = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"echo","arguments":{{"{long_key}":1,"{long_key}":2}}}}}}"#
+    );
+    let cases: &[(&str, &[u8], i64)] = &[
+        ("duplicate id", br#"{"jsonrpc":"2.0","id":7,"id":8,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("duplicate method", br#"{"jsonrpc":"2.0","id":7,"method":"ping","method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("duplicate name", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","name":"crash"}}"#, -32600),
+        ("duplicate name, escaped", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","n\u0061me":"crash"}}"#, -32600),
+        ("duplicate deep inside", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"x":[{"a":1,"b":2,"a":3}]}}}"#, -32600),
+        ("duplicate long key", long_keys.as_bytes(), -32600),
+        ("folded method", br#"{"jsonrpc":"2.0","id":7,"Method":"tools/call","method":"ping","params":{"name":"echo"}}"#, -32600),
+        ("folded params", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","PARAMS":{"name":"echo"}}"#, -32600),
+        ("folded name", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"Name":"crash","name":"echo"}}"#, -32600),
+        ("folded arguments", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","Arguments":{}}}"#, -32600),
+        ("folded with another alphabet", "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"param\u{17f}\":{\"name\":\"echo\"}}".as_bytes(), -32600),
+        ("depth 10,000", deep.as_bytes(), -32600),
+        ("invalid UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"echo\xff\"}}", -32700),
+        ("overlong UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"ech\xc1\xaf\"}}", -32700),
+        ("UTF-16 surrogates as UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"\xed\xa0\x80\"}}", -32700),
+        ("a byte order mark", b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}", -32700),
+        ("empty", b"", -32700),
+        ("cut off", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo""#, -32700),
+        ("two texts", br#"{"jsonrpc":"2.0","id":7,"method":"ping"}{"jsonrpc":"2.0","id":8,"method":"ping"}"#, -32700),
+        ("a trailing comma", br#"{"jsonrpc":"2.0","id":7,"method":"ping",}"#, -32700),
+        ("NaN", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"a":NaN}}}"#, -32700),
+        ("a control character", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"ec\x01ho\"}}", -32700),
+        ("no object", b"\"ping\"", -32600),
+        ("no version", br#"{"id":7,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("another version", br#"{"jsonrpc":"1.0","id":7,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("an id that is an object", br#"{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("an id of null", br#"{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("an id that is a fraction", br#"{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("params that are a list", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":["echo"]}"#, -32600),
+        ("a method that is a number", br#"{"jsonrpc":"2.0","id":7,"method":7}"#, -32600),
     ];
+    // A client that claims to be modern gets the same errors.
+    let (_, headers) = modern_call();
     for (what, body, code) in cases {
-        let reply = legacy.post(body.clone()).await;
-        check(&reply, 400, code, what);
-        // The same for a client that claims to be modern.
-        let (_, headers) = modern_call();
-        check(
-            &gateway.client().post_with(&headers, body).await,
-            400,
-            code,
-            what,
-        );
+        check(&legacy.post(body.to_vec()).await, 400, *code, what);
+        let reply = gateway.client().post_with(&headers, body.to_vec()).await;
+        check(&reply, 400, *code, what);
     }
     nothing_forwarded(&gateway).await;
     assert!(gateway.memory_peak() < 200 * 1024);
 }
 
-/// The same over stdio, which has no status codes.
+/// The same messages are refused over stdio, which has no status codes.
 #[tokio::test]
 async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
     let (mut client, _dir) = Setup::new()
         .scripted("one", &[])
         .settings("[limits]\nmax_body_bytes = \"1MiB\"\n")
         .stdio();
-    client.ask(rpc::hello("2025-11-25")).await;
+    client.ask(rpc::hello(LEGACY)).await;
     let long = format!(
         r#"{{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{{"name":"echo","arguments":{{"a":"{}"}}}}}}"#,
         "a".repeat(3 << 20)
@@ -139,14 +129,13 @@ async fn bad_lines_of_a_pipe_are_answered_and_the_next_is_read() {
     for (line, id, code) in cases {
         client.send(line).await;
         let what = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
-        // Notifications, such as changed lists, may arrive at any time.
         let answer = within(&what, DEADLINE, async {
-            loop {
-                let message = client.receive_json().await;
-                if message.get("method").is_none() {
-                    break message;
-                }
+            let mut message = client.receive_json().await;
+            // Notifications, such as changed lists, may arrive at any time.
+            while message.get("method").is_some() {
+                message = client.receive_json().await;
             }
+            message
         })
         .await;
         assert_eq!(answer["error"]["code"], code, "{what}: {answer}");
@@ -181,13 +170,8 @@ async fn a_huge_body_is_refused_without_reading_it() {
             if announced {
                 return std::future::pending::<()>().await;
             }
-            let chunk = [
-                format!("{:x}\r\n", 1 << 20).into_bytes(),
-                vec![b' '; 1 << 20],
-                b"\r\n".to_vec(),
-            ]
-            .concat();
-            while sent < 100 << 20 && writer.write_all(&chunk).await.is_ok() {
+            let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
+            while sent < 100 << 20 && writer.write_all(chunk.as_bytes()).await.is_ok() {
                 sent += 1 << 20;
             }
             std::future::pending().await
@@ -212,15 +196,9 @@ async fn a_huge_body_is_refused_without_reading_it() {
 async fn headers_that_contradict_the_body_are_refused() {
     let gateway = gateway().await;
     let client = gateway.client();
-    let (body, headers) = modern_call();
+    let (call, headers) = modern_call();
     let with = |name: &str, value: &'static str| {
-        headers.map(|(header, own)| {
-            if header == name {
-                (header, value)
-            } else {
-                (header, own)
-            }
-        })
+        headers.map(|(header, own)| (header, if header == name { value } else { own }))
     };
     let cases = [
         ("mcp-protocol-version", "2025-11-25"),
@@ -236,60 +214,43 @@ async fn headers_that_contradict_the_body_are_refused() {
         ("mcp-name", ""),
     ];
     for (name, value) in cases {
-        let reply = client.post_with(&with(name, value), body.to_string()).await;
+        let reply = client.post_with(&with(name, value), call.to_string()).await;
         check(&reply, 400, -32020, &format!("{name}: {value:?}"));
-        let answer: Value = serde_json::from_slice(&reply.body).unwrap();
-        assert_eq!(answer["id"], 7, "{name}: {value:?}: {answer}");
+        assert_eq!(body(&reply)["id"], 7, "{name}: {value:?}");
     }
-    for (method, params, header) in [
+    let resource = "resource://one/scripted://";
+    for (method, key, name, other) in [
         (
             "resources/read",
-            json!({"uri": "resource://one/scripted://0"}),
-            "resource://one/scripted://1",
+            "uri",
+            format!("{resource}0"),
+            format!("{resource}1"),
         ),
-        ("prompts/get", json!({"name": "prompt_0"}), "prompt_1"),
+        ("prompts/get", "name", "prompt_0".into(), "prompt_1".into()),
     ] {
-        let mut request = body.clone();
+        let mut request = call.clone();
         request["method"] = json!(method);
-        for (key, value) in params.as_object().unwrap() {
-            request["params"][key] = value.clone();
-        }
-        let headers = [
-            ("mcp-protocol-version", MODERN),
-            ("mcp-method", method),
-            ("mcp-name", header),
-        ];
+        request["params"][key] = json!(name);
+        let headers = [&rpc::headers(method)[..], &[("mcp-name", &*other)]].concat();
         let reply = client.post_with(&headers, request.to_string()).await;
         check(&reply, 400, -32020, method);
     }
-    // Repeated, although both values are the same.
-    let host = gateway.url.strip_prefix("http://").unwrap();
+    // A repeated header is refused, even if both values are the same.
     for (twice, value) in headers {
-        let text = body.to_string();
-        let mut head = format!(
-            "POST /mcp HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\nconnection: close\r\ncontent-length: {}\r\n",
-            text.len()
-        );
-        for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        head.push_str(&format!("{twice}: {value}\r\n\r\n{text}"));
-        let mut socket = TcpStream::connect(host).await.unwrap();
-        socket.write_all(head.as_bytes()).await.unwrap();
+        let all = [&headers[..], &[(twice, value), ("connection", "close")]].concat();
+        let text = wire::post("/mcp", &all, &call.to_string());
+        let mut socket = TcpStream::connect(wire::address(&gateway)).await.unwrap();
+        socket.write_all(text.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        within("an answer", DEADLINE, socket.read_to_string(&mut answer))
-            .await
-            .unwrap();
-        assert!(
-            answer.starts_with("HTTP/1.1 400 ") && answer.contains("-32020"),
-            "{twice}: {answer}"
-        );
+        let read = within("an answer", DEADLINE, socket.read_to_string(&mut answer));
+        read.await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{twice}: {answer}");
+        assert!(answer.contains("-32020"), "{twice}: {answer}");
     }
     nothing_forwarded(&gateway).await;
     // An encoded name with the same meaning is not a contradiction.
-    let reply = client
-        .post_with(&with("mcp-name", "=?base64?ZWNobw==?="), body.to_string())
-        .await;
+    let same = with("mcp-name", "=?base64?ZWNobw==?=");
+    let reply = client.post_with(&same, call.to_string()).await;
     assert!(reply.response().get("result").is_some(), "{}", reply.text());
 }
 
@@ -297,48 +258,39 @@ async fn headers_that_contradict_the_body_are_refused() {
 async fn unknown_and_missing_versions_are_refused() {
     let gateway = gateway().await;
     let client = gateway.client();
-    let (body, headers) = modern_call();
-    for version in ["2099-01-01", "1.0", "2025-11-25"] {
-        let mut body = body.clone();
-        body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(version);
+    let (modern, headers) = modern_call();
+    for version in ["2099-01-01", "1.0", LEGACY] {
+        let mut call = modern.clone();
+        call["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(version);
         let mut headers = headers;
         headers[0].1 = version;
-        let reply = client.post_with(&headers, body.to_string()).await;
+        let reply = client.post_with(&headers, call.to_string()).await;
         check(&reply, 400, -32022, version);
-        let answer: Value = serde_json::from_slice(&reply.body).unwrap();
-        let data = &answer["error"]["data"];
-        assert_eq!(data["requested"], version, "{answer}");
-        assert!(
-            data["supported"]
-                .as_array()
-                .unwrap()
-                .contains(&json!(MODERN)),
-            "{answer}"
-        );
+        let data = &body(&reply)["error"]["data"];
+        assert_eq!(data["requested"], version, "{data}");
+        let supported = data["supported"].as_array().unwrap();
+        assert!(supported.contains(&json!(MODERN)), "{data}");
     }
     // The header claims the modern era, but the body lacks its metadata.
-    for missing in [
-        "io.modelcontextprotocol/protocolVersion",
-        "io.modelcontextprotocol/clientCapabilities",
+    for (within, missing) in [
+        ("/params/_meta", "io.modelcontextprotocol/protocolVersion"),
+        (
+            "/params/_meta",
+            "io.modelcontextprotocol/clientCapabilities",
+        ),
+        ("/params", "_meta"),
     ] {
-        let mut body = body.clone();
-        body["params"]["_meta"]
-            .as_object_mut()
-            .unwrap()
-            .remove(missing);
-        let reply = client.post_with(&headers, body.to_string()).await;
+        let mut call = modern.clone();
+        let object = call.pointer_mut(within).unwrap().as_object_mut();
+        object.unwrap().remove(missing);
+        let reply = client.post_with(&headers, call.to_string()).await;
         check(&reply, 400, -32602, missing);
     }
-    let mut bare = body.clone();
-    bare["params"].as_object_mut().unwrap().remove("_meta");
-    let reply = client.post_with(&headers, bare.to_string()).await;
-    check(&reply, 400, -32602, "no _meta");
-    // A legacy session with a protocol version that it does not speak.
-    let legacy = session(gateway.client(), "2025-11-25").await;
+    // A legacy session is refused if its header has an unknown protocol version.
+    let legacy = session(gateway.client(), LEGACY).await;
     for version in ["2099-01-01", "nonsense"] {
-        let reply = legacy
-            .post_with(&[("mcp-protocol-version", version)], call("echo"))
-            .await;
+        let unknown = [("mcp-protocol-version", version)];
+        let reply = legacy.post_with(&unknown, call("echo")).await;
         assert_eq!(reply.status, 400, "{version}: {}", reply.text());
     }
     nothing_forwarded(&gateway).await;
@@ -350,7 +302,7 @@ async fn unknown_and_missing_versions_are_refused() {
 #[tokio::test]
 async fn foreign_hosts_and_origins_are_refused() {
     let gateway = gateway().await;
-    let client = session(gateway.client(), "2025-11-25").await;
+    let client = session(gateway.client(), LEGACY).await;
     let refused = [
         ("origin", "https://evil.example.com"),
         ("origin", "http://localhost.evil.example.com"),
@@ -390,6 +342,15 @@ async fn foreign_hosts_and_origins_are_refused() {
     }
 }
 
+/// Asserts that every request of this client is refused, because it has no session.
+async fn has_no_session(client: &RawClient, what: &str) {
+    check(&client.post(call("echo")).await, 404, -32600, what);
+    assert_eq!(client.get(&[]).await.status, 404, "{what:?}");
+    let events = client.get(&[("accept", "text/event-stream")]).await;
+    assert_eq!(events.status, 404, "{what:?}");
+    assert_eq!(client.delete(&[]).await.status, 404, "{what:?}");
+}
+
 #[tokio::test]
 async fn sessions_are_bound_and_end() {
     let gateway = gateway().await;
@@ -397,41 +358,23 @@ async fn sessions_are_bound_and_end() {
     let reply = plain.post(call("echo")).await;
     check(&reply, 400, -32600, "no session");
     let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-    assert_eq!(
-        plain.post(text).await.status,
-        400,
-        "a notification without a session"
-    );
+    let status = plain.post(text).await.status;
+    assert_eq!(status, 400, "a notification without a session");
     for id in ["made-up", "0", "../../etc/passwd", &"x".repeat(4000)] {
         let client = plain.clone().with("mcp-session-id", id);
-        check(&client.post(call("echo")).await, 404, -32600, id);
-        assert_eq!(client.get(&[]).await.status, 404, "{id}");
-        assert_eq!(client.delete(&[]).await.status, 404, "{id}");
+        has_no_session(&client, id).await;
     }
-    // A session is bound to the key that opened it …
-    let alice = session(
-        plain
-            .clone()
-            .with("authorization", "Bearer alice-token-0123456789"),
-        "2025-11-25",
-    )
-    .await;
+    // A session is bound to the key that opened it.
+    let key = "Bearer alice-token-0123456789";
+    let alice = session(plain.clone().with("authorization", key), LEGACY).await;
     for principal in ["Bearer bob-token-0123456789", ""] {
         let other = alice.clone().with("authorization", principal);
-        check(&other.post(call("echo")).await, 404, -32600, principal);
-        assert_eq!(
-            other.get(&[("accept", "text/event-stream")]).await.status,
-            404,
-            "{principal:?}"
-        );
-        assert_eq!(other.delete(&[]).await.status, 404, "{principal:?}");
+        has_no_session(&other, principal).await;
     }
-    let anonymous = session(plain.clone(), "2025-11-25").await;
-    let taken = anonymous
-        .clone()
-        .with("authorization", "Bearer alice-token-0123456789");
+    let anonymous = session(plain.clone(), LEGACY).await;
+    let taken = anonymous.clone().with("authorization", key);
     assert_eq!(taken.post(call("echo")).await.status, 404);
-    // … and to its project.
+    // A session is also bound to its project.
     let reply = anonymous.at("/mcp/red").post(call("echo")).await;
     check(&reply, 404, -32600, "another project");
     let reply = anonymous.at("/mcp/-/one").post(call("echo")).await;
@@ -439,10 +382,7 @@ async fn sessions_are_bound_and_end() {
     nothing_forwarded(&gateway).await;
     assert_eq!(alice.post(call("echo")).await.status, 200);
     assert_eq!(alice.delete(&[]).await.status, 204);
-    let reply = alice.post(call("echo")).await;
-    check(&reply, 404, -32600, "after its end");
-    assert_eq!(alice.get(&[]).await.status, 404);
-    assert_eq!(alice.delete(&[]).await.status, 404);
+    has_no_session(&alice, "after its end").await;
     assert_eq!(gateway.metric("calls_total", Some("one")).await, Some(1));
     assert_eq!(gateway.metric("sessions", None).await, Some(1));
 }
@@ -451,7 +391,7 @@ async fn sessions_are_bound_and_end() {
 async fn paths_methods_and_types_that_do_not_exist() {
     let gateway = gateway().await;
     let client = gateway.client();
-    let hello = rpc::hello("2025-11-25").to_string();
+    let hello = rpc::hello(LEGACY).to_string();
     let (body, headers) = modern_call();
     for path in [
         "/mcp/nobody",
@@ -464,11 +404,9 @@ async fn paths_methods_and_types_that_do_not_exist() {
         let reply = gateway.at(path).post(hello.clone()).await;
         assert_eq!(reply.status, 404, "{path}");
         let reply = gateway.at(path).post_with(&headers, body.to_string()).await;
-        assert!(
-            reply.status == 404 || reply.text().contains("error"),
-            "{path}: {}",
-            reply.text()
-        );
+        let text = reply.text();
+        let refused = reply.status == 404 || text.contains("error");
+        assert!(refused, "{path}: {text}");
     }
     for (path, project, status) in [("/mcp", "nobody", 404), ("/mcp/red", "blue", 400)] {
         let project = [("x-project-id", project)];
@@ -482,12 +420,11 @@ async fn paths_methods_and_types_that_do_not_exist() {
         "multipart/form-data",
         "application/jsonp",
     ] {
-        let reply = client
-            .post_with(&[("content-type", kind)], hello.clone())
-            .await;
+        let header = [("content-type", kind)];
+        let reply = client.post_with(&header, hello.clone()).await;
         assert_eq!(reply.status, 415, "{kind}");
     }
-    let legacy = session(client.clone(), "2025-11-25").await;
+    let legacy = session(client.clone(), LEGACY).await;
     let reply = legacy.get(&[("accept", "application/json")]).await;
     assert_eq!(reply.status, 406);
     assert_eq!(legacy.get(&[("accept", "")]).await.status, 406);
@@ -502,7 +439,12 @@ async fn paths_methods_and_types_that_do_not_exist() {
     assert!(stream.is_event_stream());
 }
 
-/// Batches exist only in 2025-03-26. There, each part is checked separately.
+/// Returns the responses to a batch.
+fn answers(reply: &Reply) -> Vec<Value> {
+    serde_json::from_slice(&reply.body).expect("an array")
+}
+
+/// Batches exist only in 2025-03-26. Each part of a batch is checked separately.
 #[tokio::test]
 async fn batches_only_where_they_exist() {
     let gateway = gateway().await;
@@ -517,10 +459,8 @@ async fn batches_only_where_they_exist() {
         assert_eq!(reply.status, 400, "{version}: {}", reply.text());
     }
     let (body, headers) = modern_call();
-    let reply = gateway
-        .client()
-        .post_with(&headers, format!("[{body}]"))
-        .await;
+    let batch = format!("[{body}]");
+    let reply = gateway.client().post_with(&headers, batch).await;
     assert_eq!(reply.status, 400, "{}", reply.text());
     let client = session(gateway.client(), "2025-03-26").await;
     for broken in [
@@ -529,11 +469,9 @@ async fn batches_only_where_they_exist() {
         r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}},"#,
     ] {
         let reply = client.post(broken).await;
-        assert!(
-            reply.status == 400 || reply.text().contains("-32600"),
-            "{broken}: {}",
-            reply.text()
-        );
+        let text = reply.text();
+        let refused = reply.status == 400 || text.contains("-32600");
+        assert!(refused, "{broken}: {text}");
     }
     nothing_forwarded(&gateway).await;
     let mixed = format!(
@@ -542,13 +480,11 @@ async fn batches_only_where_they_exist() {
     );
     let reply = client.post(mixed).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let answers = answers(&reply);
     assert_eq!(answers.len(), 3, "{answers:?}");
     let of = |id: Value| {
-        answers
-            .iter()
-            .find(|answer| answer["id"] == id)
-            .unwrap_or_else(|| panic!("{id}: {answers:?}"))
+        let found = answers.iter().find(|answer| answer["id"] == id);
+        found.unwrap_or_else(|| panic!("{id}: {answers:?}"))
     };
     assert!(of(json!(7)).get("result").is_some());
     assert_eq!(of(json!(9))["error"]["code"], -32600);
@@ -558,35 +494,32 @@ async fn batches_only_where_they_exist() {
 /// Sessions beyond the limit are refused if all are in use. A session that ends makes room.
 #[tokio::test]
 async fn sessions_are_bounded() {
-    let gateway = Setup::new()
-        .settings("[limits]\nmax_sessions = 3\nsession_idle = \"1s\"\n")
-        .serve()
-        .await;
+    let settings = "[limits]\nmax_sessions = 3\nsession_idle = \"1s\"\n";
+    let gateway = Setup::new().settings(settings).serve().await;
     let client = gateway.client();
     let (mut open, mut streams) = (Vec::new(), Vec::new());
     for _ in 0..3 {
-        let client = session(client.clone(), "2025-11-25").await;
+        let client = session(client.clone(), LEGACY).await;
         let stream = client.get(&[("accept", "text/event-stream")]).await;
         assert_eq!(stream.status, 200);
         streams.push(stream);
         open.push(client);
     }
-    let reply = initialize(&client, "2025-11-25").await;
+    let reply = initialize(&client, LEGACY).await;
     check(&reply, 503, -32600, "one more");
     assert!(reply.header("retry-after").is_some());
     streams.clear();
     assert_eq!(open.pop().unwrap().delete(&[]).await.status, 204);
-    open.push(session(client.clone(), "2025-11-25").await);
+    open.push(session(client.clone(), LEGACY).await);
     // Idle sessions expire, except for the one with an open stream.
     let stream = open[0].get(&[("accept", "text/event-stream")]).await;
     assert_eq!(stream.status, 200);
-    testkit::wait_for(
-        "the idle sessions' end",
-        Duration::from_secs(20),
-        async || gateway.metric("sessions", None).await == Some(1),
-    )
+    let limit = Duration::from_secs(20);
+    wait_for("the idle sessions' end", limit, async || {
+        gateway.metric("sessions", None).await == Some(1)
+    })
     .await;
-    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
+    let ping = rpc::message(1, "ping", json!({})).to_string();
     assert_eq!(open[0].post(ping.clone()).await.status, 200);
     assert_eq!(open[1].post(ping).await.status, 404);
 }
@@ -605,31 +538,28 @@ async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
     check(&reply, 413, -32600, "a batch of many lists");
     let reply = client.post(batch(200)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
-    assert_eq!(answers.len(), 200);
-    assert!(
-        answers
-            .iter()
-            .all(|answer| answer["result"]["tools"].is_array())
-    );
-    // 40 MB of responses.
+    let lists = answers(&reply);
+    assert_eq!(lists.len(), 200);
+    for list in lists {
+        assert!(list["result"]["tools"].is_array(), "{list}");
+    }
+    // The responses have 40 MB together.
     let big = |id: usize| rpc::call(id, "big", json!({"bytes": 2_000_000}));
     let batch = format!("[{}]", (0..20).map(big).collect::<Vec<_>>().join(","));
     let reply = client.post(batch).await;
     assert_eq!(reply.status, 200);
     assert!(reply.body.len() < 17 << 20, "{} bytes", reply.body.len());
-    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let answers = answers(&reply);
     let mut ids: Vec<u64> = answers.iter().flat_map(|a| a["id"].as_u64()).collect();
     ids.sort_unstable();
     assert_eq!(ids, (0..20).collect::<Vec<_>>(), "each has its answer");
-    let refused: Vec<&Value> = answers
+    let refused = answers
         .iter()
-        .filter(|a| a.get("error").is_some())
-        .collect();
+        .filter(|answer| answer.get("error").is_some());
+    let refused: Vec<&Value> = refused.collect();
     assert!((10..20).contains(&refused.len()), "{}", refused.len());
     for answer in refused {
-        let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.contains("send this request by itself"), "{message}");
+        says(answer, &["send this request on its own"]);
     }
     let grown = gateway.memory_peak() - before;
     assert!(grown < 200 * 1024, "{grown} KiB more");

@@ -5,12 +5,12 @@ mod common;
 use std::{fs, path::Path};
 
 use common::{
-    Gateway, Setup,
-    cli::{self, Said},
-    scripted, tools,
+    Gateway, Setup, checks, scripted,
+    shell::{Home, on},
+    steps::admin,
+    tools,
 };
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use testkit::{Bin, DEADLINE, wait_for, wait_for_some};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -26,23 +26,20 @@ fn program() -> String {
     Bin::path("toolwharf").display().to_string()
 }
 
-async fn run(home: &Path, arguments: &[&str]) -> Said {
-    let mut command = cli::toolwharf();
-    command.args(arguments).env("HOME", home).current_dir(home);
-    cli::said(command, "").await
-}
-
-async fn row(gateway: &Gateway, server: &str) -> Value {
-    let token = format!("Bearer {}", gateway.token());
-    let client = gateway.at(&format!("/api/v1/mcp/servers/{server}"));
-    let reply = client.get(&[("authorization", token.as_str())]).await;
-    serde_json::from_str(&reply.collect(DEADLINE).await.text()).expect("JSON")
+/// Asserts that the gateway offers the tools of the server `one` only.
+async fn offers_one(gateway: &Gateway) {
+    let seen = tools(&mut gateway.legacy().await).await;
+    let is_its = |tool: &String| tool.starts_with("one__");
+    assert!(seen.iter().all(is_its), "{seen:?}");
 }
 
 /// Waits until the server is blocked for a reason that contains `why`.
 async fn down(gateway: &Gateway, server: &str, why: &str) -> Value {
+    let client = admin(gateway, &format!("/mcp/servers/{server}"));
     wait_for_some(&format!("{server} is down: {why}"), DEADLINE, async || {
-        let row = row(gateway, server).await;
+        // The server may not exist yet.
+        let row = client.get(&[]).await.collect(DEADLINE).await.text();
+        let row: Value = serde_json::from_str(&row).expect("JSON");
         let reason = row["reason"].as_str().unwrap_or_default();
         (row["status"] == "blocked" && reason.contains(why)).then_some(row)
     })
@@ -53,11 +50,8 @@ async fn down(gateway: &Gateway, server: &str, why: &str) -> Value {
 fn children(folder: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -72,19 +66,17 @@ fn children(folder: &Path) -> Vec<u32> {
 
 #[tokio::test]
 async fn u08_import_and_add_skip_itself() {
-    let home = TempDir::new().expect("a folder");
-    let own = home.path().join("client.json");
+    let home = Home::new();
     let text = json!({"mcpServers": {
         "wharf": {"command": program(), "args": ["stdio"]},
         "by-name": {"command": "npx", "args": ["-y", "toolwharf", "stdio"]},
         "by-url": {"url": "http://localhost:7300/mcp"},
         "time": {"command": "uvx", "args": ["mcp-server-time"]},
     }});
-    fs::write(&own, text.to_string()).expect("a file");
-    let settings = home.path().join(".config/toolwharf/toolwharf.toml");
-    fs::create_dir_all(settings.parent().expect("a folder")).expect("a folder");
-    fs::write(&settings, "listen = \"127.0.0.1:7300\"\n").expect("a file");
-    let said = run(home.path(), &["import", "client.json", "-o", "json"]).await;
+    home.write("client.json", &text.to_string());
+    let settings = "listen = \"127.0.0.1:7300\"\n";
+    home.write(".config/toolwharf/toolwharf.toml", settings);
+    let said = home.run("import client.json -o json").await;
     let report = said.code(0).says("1 added").says("3 skipped").json();
     assert_eq!(report["added"], json!(["time"]), "{report}");
     let skipped = report["skipped"].as_array().expect("an array");
@@ -94,37 +86,19 @@ async fn u08_import_and_add_skip_itself() {
         ("by-url", "127.0.0.1:7300"),
     ] {
         let one = skipped.iter().find(|one| one["name"] == name);
-        let why = one.unwrap_or_else(|| panic!("{name}: {report}"))["why"].as_str();
-        assert!(
-            why.is_some_and(|why| why.contains("itself") && why.contains(word)),
-            "{report}"
-        );
+        let one = one.unwrap_or_else(|| panic!("{name}: {report}"));
+        checks::contains(&one["why"], &["itself", word]);
     }
-    let servers = home.path().join(".config/toolwharf/mcp.json");
-    let kept = fs::read_to_string(&servers).expect("a file");
-    assert!(!kept.contains("wharf"), "{kept}");
-    for line in [
-        &["add", "me", "--", "toolwharf", "stdio"][..],
-        &["add", "--force", "me", "http://127.0.0.1:7300/mcp"],
-    ] {
-        run(home.path(), line)
-            .await
-            .code(1)
-            .says("this Toolwharf itself");
-    }
-    // Another installation may be added.
-    let other = [
-        "add",
-        "other",
-        "--",
-        "toolwharf",
-        "--config",
-        "o.json",
-        "stdio",
-    ];
-    run(home.path(), &other).await.code(0);
-    let kept = fs::read_to_string(&servers).expect("a file");
-    assert!(!kept.contains("\"me\""), "{kept}");
+    let kept = || fs::read_to_string(home.servers()).expect("a file");
+    checks::lacks(kept(), &["wharf"]);
+    // A gateway of another installation may be added.
+    home.transcript(
+        "1$ add me -- toolwharf stdio # this Toolwharf itself
+         1$ add --force me http://127.0.0.1:7300/mcp # this Toolwharf itself
+         $ add other -- toolwharf --config o.json stdio",
+    )
+    .await;
+    checks::lacks(kept(), &["\"me\""]);
 }
 
 #[tokio::test]
@@ -136,54 +110,24 @@ async fn u08_serve_and_doctor_leave_itself_out() {
         .await;
     gateway.up("one").await;
     gateway.logged("server `wharf` is left out").await;
-    // The gateway's own address is known only when it listens.
+    // The gateway knows its own address only once it listens.
     let url = format!("{}/mcp", gateway.url);
-    let token = format!("Bearer {}", gateway.token());
-    let client = gateway.at("/api/v1/mcp/servers/me");
-    let headers = [
-        ("authorization", token.as_str()),
-        ("content-type", "application/json"),
-    ];
+    let client = admin(&gateway, "/mcp/servers/me");
+    let headers = [("content-type", "application/json")];
     let body = json!({ "url": url }).to_string();
     let reply = client.send(hyper::Method::PUT, &headers, body).await;
     let reply = reply.collect(DEADLINE).await;
     assert_eq!(reply.status, 422, "{}", reply.text());
-    assert!(
-        reply.text().contains("this Toolwharf itself"),
-        "{}",
-        reply.text()
-    );
+    checks::contains(reply.text(), &["this Toolwharf itself"]);
     gateway.edit(|servers| {
         servers.insert("loop".into(), json!({ "url": url }));
     });
     gateway.logged("server `loop` is left out").await;
-    let seen = tools(&mut gateway.legacy().await).await;
-    assert!(
-        seen.iter().all(|tool| tool.starts_with("one__")),
-        "{seen:?}"
-    );
-    let said = run(
-        gateway.folder(),
-        &[
-            "doctor",
-            "--data-dir",
-            "data",
-            "-c",
-            "mcp.json",
-            "-c",
-            "toolwharf.toml",
-            "-o",
-            "json",
-        ],
-    )
-    .await
-    .code(0);
-    for name in ["wharf", "loop"] {
-        assert!(
-            said.out.contains(&format!("server `{name}` is left out")),
-            "{said:?}"
-        );
-    }
+    offers_one(&gateway).await;
+    let doctor = "doctor -c mcp.json -c toolwharf.toml -o json";
+    let out = on(&gateway, doctor).await.code(0).out;
+    checks::contains(&out, &["server `wharf` is left out"]);
+    checks::contains(&out, &["server `loop` is left out"]);
     let started = children(gateway.folder());
     assert!(started.is_empty(), "{started:?}");
 }
@@ -210,11 +154,7 @@ async fn u08_itself_behind_a_script_is_found_out_and_started_once() {
         children(&folder).is_empty()
     })
     .await;
-    let seen = tools(&mut gateway.legacy().await).await;
-    assert!(
-        seen.iter().all(|tool| tool.starts_with("one__")),
-        "{seen:?}"
-    );
+    offers_one(&gateway).await;
 }
 
 #[tokio::test]
@@ -232,9 +172,8 @@ async fn u08_its_own_address_behind_another_is_found_out() {
         while let Ok((mut from, _)) = proxy.accept().await {
             let target = target.clone();
             connections.spawn(async move {
-                let mut to = TcpStream::connect(target)
-                    .await
-                    .expect("the gateway listens");
+                let to = TcpStream::connect(target).await;
+                let mut to = to.expect("the gateway listens");
                 let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
             });
         }
@@ -242,16 +181,12 @@ async fn u08_its_own_address_behind_another_is_found_out() {
     let looking = async {
         gateway.up("one").await;
         down(&gateway, "proxied", "this Toolwharf itself").await;
-        tools(&mut gateway.legacy().await).await
+        offers_one(&gateway).await;
     };
-    let seen = tokio::select! {
-        seen = looking => seen,
+    tokio::select! {
+        () = looking => {}
         () = forwarding => panic!("the proxy ended"),
-    };
-    assert!(
-        seen.iter().all(|tool| tool.starts_with("one__")),
-        "{seen:?}"
-    );
+    }
 }
 
 #[tokio::test]
@@ -270,11 +205,7 @@ async fn u08_two_that_point_at_each_other_make_no_circle() {
         servers.insert("second".into(), json!({ "url": url }));
     });
     down(&first, "second", "leads back to this Toolwharf").await;
-    let seen = tools(&mut first.legacy().await).await;
-    assert!(
-        seen.iter().all(|tool| tool.starts_with("one__")),
-        "{seen:?}"
-    );
+    offers_one(&first).await;
     // Servers outside the cycle keep working.
     let seen = tools(&mut second.legacy().await).await;
     assert!(seen.contains(&"first__one__echo".to_owned()), "{seen:?}");
@@ -294,11 +225,8 @@ async fn u08_a_row_of_others_has_an_end() {
             servers["n"] = next(&folder, level + 1);
         }
         fs::write(at.join("toolwharf.toml"), SETTINGS).expect("a file");
-        fs::write(
-            at.join("mcp.json"),
-            json!({ "mcpServers": servers }).to_string(),
-        )
-        .expect("a file");
+        let servers = json!({ "mcpServers": servers }).to_string();
+        fs::write(at.join("mcp.json"), servers).expect("a file");
     }
     let gateway = setup
         .server("s", scripted("s", &[]))

@@ -10,15 +10,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{
-    Setup, scripted,
-    session::{PAGE_SECRET, Session},
-};
+use common::{LEGACY, Setup, body, rpc::initialize, scripted, session::Session};
 use kept::Kept;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Issuer, Peer, Process, wait_for};
 
-/// Unique values.
+/// The secrets of the tests: a name and a unique value each.
 const CANARIES: [(&str, &str); 5] = [
     ("IN_ENV", "canary-env-7f3a91c2"),
     ("IN_HEADER", "canary-header-1b8e44d0"),
@@ -30,15 +27,20 @@ const SECOND_CANARY: &str = "canary-second-e09b4d36";
 
 /// Records each canary found in `bytes`.
 fn find(place: &str, bytes: &[u8], found: &mut Vec<String>) {
-    let values = CANARIES
-        .iter()
-        .map(|(_, value)| *value)
-        .chain([SECOND_CANARY]);
-    for value in values {
-        if memchr::memmem::find(bytes, value.as_bytes()).is_some() {
+    let values = CANARIES.iter().map(|(_, value)| *value);
+    for value in values.chain([SECOND_CANARY]) {
+        if has(bytes, value) {
             found.push(format!("{value} in {place}"));
         }
     }
+}
+
+fn has(bytes: &[u8], text: &str) -> bool {
+    memchr::memmem::find(bytes, text.as_bytes()).is_some()
+}
+
+fn without(bytes: &[u8], text: &str) -> Vec<u8> {
+    String::from_utf8_lossy(bytes).replace(text, "").into()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -52,6 +54,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     all
+}
+
+fn find_in_files(folder: &Path, found: &mut Vec<String>) {
+    for file in files(folder) {
+        let bytes = std::fs::read(&file).unwrap();
+        find(&file.display().to_string(), &bytes, found);
+    }
 }
 
 /// Returns the descendants of `root`.
@@ -73,12 +82,8 @@ fn descendants(root: u32) -> Vec<u32> {
     let mut at = 0;
     while at < all.len() {
         let parent = all[at];
-        all.extend(
-            parents
-                .iter()
-                .filter(|(_, of)| **of == parent)
-                .map(|(pid, _)| *pid),
-        );
+        let children = parents.iter().filter(|(_, of)| **of == parent);
+        all.extend(children.map(|(pid, _)| *pid));
         at += 1;
     }
     all
@@ -105,7 +110,7 @@ async fn canaries(mut kept: Kept) {
         "headers": {"Authorization": "Bearer ${IN_HEADER}"},
     });
     let sse = json!({"type": "sse", "url": "http://127.0.0.1:9/${IN_URL}", "headers": {"X-Key": "${IN_HEADER}"}});
-    // Writes its environment to stderr and exits.
+    // This server writes its environment to stderr and exits.
     let failing =
         json!({"command": "sh", "args": ["-c", "env >&2; exit 3"], "env": {"TOKEN": "${FAILING}"}});
     let other = scripted("other", &[]);
@@ -129,25 +134,19 @@ async fn canaries(mut kept: Kept) {
     assert!(said.contains(CANARIES[0].1), "{said}");
     call("holder__echo", json!({"text": CANARIES[0].1})).await;
     for path in ["/mcp/p/remote", "/mcp/p/sse", "/mcp/p/failing"] {
-        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
-        let reply = running.raw(path).post(hello.to_string()).await;
+        let reply = initialize(&running.raw(path), LEGACY).await;
         answers += &reply.text();
     }
     wait_for("the failures", DEADLINE, async || {
-        let rows = running
-            .ok("GET", "/mcp/servers?project=p", Value::Null)
-            .await;
-        let rows = rows["servers"].as_array().unwrap();
-        let failed = rows.iter().filter(|row| row["reason"].is_string()).count();
-        failed == 3
+        let path = "/mcp/servers?project=p";
+        let rows = running.ok("GET", path, Value::Null).await;
+        let rows = rows["servers"].as_array().unwrap().iter();
+        rows.filter(|row| row["reason"].is_string()).count() == 3
     })
     .await;
     let second = json!({"value": SECOND_CANARY});
-    answers += &running
-        .ok("PUT", "/projects/p/secrets/REPLACED", second)
-        .await
-        .to_string();
+    let path = "/projects/p/secrets/REPLACED";
+    answers += &running.ok("PUT", path, second).await.to_string();
     for path in [
         "",
         "/status",
@@ -174,78 +173,40 @@ async fn canaries(mut kept: Kept) {
         let path = format!("/calls/{}", row["id"].as_str().unwrap());
         answers += &running.rest("GET", &path, Value::Null).await.text();
     }
-    assert!(
-        answers.contains("[secret]"),
-        "no body was recorded with its secrets replaced"
-    );
-    answers += &running
-        .raw("/metrics")
-        .get(&[])
-        .await
-        .collect(DEADLINE)
-        .await
-        .text();
+    let replaced = answers.contains("[secret]");
+    assert!(replaced, "no body was recorded with its secrets replaced");
+    let metrics = running.raw("/metrics").get(&[]).await;
+    answers += &metrics.collect(DEADLINE).await.text();
     find("an answer", answers.as_bytes(), &mut found);
-    // Only the process that the secret is for has it.
+    // A secret is only in the process that it is meant for.
     let mut holders = 0;
     for pid in descendants(running.process.pid()) {
         let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let arguments = read("cmdline");
-        find(
-            &format!("arguments of {}", String::from_utf8_lossy(&arguments)),
-            &arguments,
-            &mut found,
-        );
+        let line = String::from_utf8_lossy(&arguments);
+        find(&format!("arguments of {line}"), &arguments, &mut found);
         let mut environment = read("environ");
         // The failing server is restarted, and has its own secret while it runs.
-        if memchr::memmem::find(&arguments, b"env >&2").is_some() || arguments.starts_with(b"env\0")
-        {
-            let own = CANARIES[4].1;
-            environment = String::from_utf8_lossy(&environment)
-                .replace(own, "")
-                .into();
+        if has(&arguments, "env >&2") || arguments.starts_with(b"env\0") {
+            environment = without(&environment, CANARIES[4].1);
         }
-        if memchr::memmem::find(&arguments, b"\0holder").is_some() {
+        if has(&arguments, "\0holder") {
             holders += 1;
-            let own = CANARIES[0].1.as_bytes();
-            assert!(memchr::memmem::find(&environment, own).is_some());
-            let others: Vec<u8> = String::from_utf8_lossy(&environment)
-                .replace(CANARIES[0].1, "")
-                .into();
-            find("the holder's environment", &others, &mut found);
-        } else {
-            find(
-                &format!("environment of {}", String::from_utf8_lossy(&arguments)),
-                &environment,
-                &mut found,
-            );
+            assert!(has(&environment, CANARIES[0].1));
+            environment = without(&environment, CANARIES[0].1);
         }
+        find(&format!("environment of {line}"), &environment, &mut found);
     }
     assert_eq!(holders, 1);
-    for file in files(&kept.data("")) {
-        find(
-            &file.display().to_string(),
-            &std::fs::read(&file).unwrap(),
-            &mut found,
-        );
-    }
+    find_in_files(&kept.data(""), &mut found);
     if let Some(database) = &kept.database {
-        find(
-            "the dump of the database",
-            &database.dump().await,
-            &mut found,
-        );
+        let dump = database.dump().await;
+        find("the dump of the database", &dump, &mut found);
     }
     let log = running.stop().await;
     assert!(log.contains("TRACE"), "the log is incomplete");
     find("the log", log.as_bytes(), &mut found);
-    for file in files(&kept.data("")) {
-        find(
-            &file.display().to_string(),
-            &std::fs::read(&file).unwrap(),
-            &mut found,
-        );
-    }
+    find_in_files(&kept.data(""), &mut found);
     assert!(found.is_empty(), "{found:#?}");
 }
 
@@ -259,7 +220,7 @@ async fn no_secret_leaks_with_postgres() {
     canaries(Kept::postgres().await).await;
 }
 
-/// Users' tokens, the gateway's client secret at their issuer, and the cookie of a browser.
+/// Users' tokens, the gateway's client secret at their issuer, and a browser's cookie do not leak either.
 #[tokio::test]
 async fn nothing_that_people_sign_in_with_leaks() {
     let client = |name: &str, secret: &str| {
@@ -274,39 +235,35 @@ async fn nothing_that_people_sign_in_with_leaks() {
     clients[0]["token_endpoint_auth_method"] = json!("client_secret_basic");
     let issuer = Issuer::start(json!({ "clients": clients, "opaque": true })).await;
     let mut upstream = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
-    let setup = Setup::new()
-        .settings(&format!(
-            "[audit]\nbodies = \"full\"\n[auth.oidc.corp]\nissuer = \"{}\"\nintrospection = true\nclient_id = \"wharf\"\n\
+    let settings = format!(
+        "[audit]\nbodies = \"full\"\n[auth.oidc.corp]\nissuer = \"{}\"\nintrospection = true\nclient_id = \"wharf\"\n\
              client_secret = \"${{OWN_SECRET}}\"\naccess = [{{ role = \"admin\" }}]\n",
-            issuer.url()
-        ))
+        issuer.url()
+    );
+    let setup = Setup::new()
+        .settings(&settings)
         .env("OWN_SECRET", own)
         .env("RUST_LOG", "trace")
         .server("up", json!({ "url": upstream.url().await }));
     let mut gateway = setup.connected().await;
     let resource = gateway.url.clone();
-    let good = issuer
-        .token("ann", "client", &resource, &[], json!({}))
-        .await;
-    let expired = issuer
-        .token("ann", "client", &resource, &[], json!({ "exp": 1000 }))
-        .await;
+    let token = async |claims| issuer.token("ann", "client", &resource, &[], claims).await;
+    let good = token(json!({})).await;
+    let expired = token(json!({ "exp": 1000 })).await;
     let form = format!(
         "grant_type=client_credentials&client_id=robot&client_secret=of-the-robot&resource={resource}&scope=mcp:call"
     );
     let endpoint = testkit::RawClient::new(&format!("{}/token", issuer.url()));
     let kind = [("content-type", "application/x-www-form-urlencoded")];
-    let opaque: Value =
-        serde_json::from_slice(&endpoint.post_with(&kind, form).await.body).unwrap();
+    let opaque = body(&endpoint.post_with(&kind, form).await);
     let opaque = opaque["access_token"].as_str().unwrap().to_owned();
     let session = Session::enter(&gateway, &gateway.token()).await;
     let (_, cookie) = session.cookie.split_once('=').unwrap();
 
     let mut answers = String::new();
     for token in [&good, &opaque] {
-        let client = gateway
-            .client()
-            .with("authorization", &format!("Bearer {token}"));
+        let bearer = format!("Bearer {token}");
+        let client = gateway.client().with("authorization", &bearer);
         let mut peer = Peer::http(client, testkit::peer::MODERN, json!({})).await;
         let seen = peer.tool("headers", json!({})).await;
         assert!(seen.text().contains("host"), "{seen:?}");
@@ -325,16 +282,9 @@ async fn nothing_that_people_sign_in_with_leaks() {
             answers += &reply.collect(DEADLINE).await.text();
         }
     }
-    let signed_in = format!(
-        "toolwharf-{}={cookie}",
-        resource.rsplit(':').next().unwrap()
-    );
-    let reply = gateway
-        .at("/api/v1/calls")
-        .get(&[("cookie", &signed_in), (PAGE_SECRET, &session.secret)])
-        .await;
+    let reply = session.get(gateway.at("/api/v1/calls")).await;
     assert_eq!(reply.status, 200);
-    answers += &reply.collect(DEADLINE).await.text();
+    answers += &reply.text();
     answers += &gateway.metrics().await;
     gateway.process.signal(rustix::process::Signal::TERM);
     gateway.process.ended(DEADLINE).await;
@@ -358,8 +308,7 @@ async fn nothing_that_people_sign_in_with_leaks() {
         "canary-unknown-5b0e".to_owned(),
     ] {
         for (place, bytes) in &places {
-            let found = memchr::memmem::find(bytes, secret.as_bytes());
-            assert!(found.is_none(), "{secret} in {place}");
+            assert!(!has(bytes, &secret), "{secret} in {place}");
         }
     }
 }

@@ -5,31 +5,36 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LEGACY, Setup, process_state, scripted, tools};
+use common::{
+    Gateway, LEGACY, Setup, checks, process_state, scripted,
+    steps::{admin, begin_tool},
+    tools,
+};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, soak, wait_for, wait_for_some};
 use tokio::{task::JoinSet, time::Instant};
 
-async fn read(gateway: &common::Gateway, path: &str) -> String {
-    let client = gateway.at(path);
-    let client = client.with("authorization", &format!("Bearer {}", gateway.token()));
-    client.get(&[]).await.collect(DEADLINE).await.text()
-}
-
 /// Returns the server's row from the REST API.
-async fn row(gateway: &common::Gateway, name: &str) -> Value {
-    serde_json::from_str(&read(gateway, &format!("/api/v1/mcp/servers/{name}")).await)
-        .expect("a server")
+async fn row(gateway: &Gateway, name: &str) -> Value {
+    let client = admin(gateway, &format!("/mcp/servers/{name}"));
+    let row = client.get(&[]).await.collect(DEADLINE).await;
+    serde_json::from_slice(&row.body).expect("a server")
 }
 
-async fn pid(gateway: &common::Gateway, name: &str) -> u32 {
-    wait_for_some("its process", DEADLINE, async || {
+/// Waits until `is_it` holds for the server's row, and returns the row.
+async fn row_when(gateway: &Gateway, name: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    wait_for_some(&format!("the state of {name}"), DEADLINE, async || {
         let row = row(gateway, name).await;
-        (row["status"] == "running").then(|| row["pid"].as_u64())?
+        is_it(&row).then_some(row)
     })
     .await
-    .try_into()
-    .expect("a process id")
+}
+
+async fn pid(gateway: &Gateway, name: &str) -> u32 {
+    let runs = |row: &Value| row["status"] == "running" && row["pid"].is_u64();
+    let pid = row_when(gateway, name, runs).await["pid"].as_u64();
+    pid.and_then(|pid| pid.try_into().ok())
+        .expect("a process id")
 }
 
 fn kill(pid: u32) {
@@ -47,25 +52,17 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
         .serve()
         .await;
     gateway.up("good").await;
-    let told = wait_for_some("the reason", DEADLINE, async || {
-        let told = row(&gateway, "lost").await;
-        (told["status"] == "blocked").then_some(told)
-    })
-    .await;
-    let reason = told["reason"].as_str().unwrap();
-    assert!(reason.contains("`surely-not-there` not found"), "{told:#}");
-    assert!(
-        told["next_attempt_ms"].as_u64().unwrap() <= 60_000,
-        "{told:#}"
-    );
+    let told = row_when(&gateway, "lost", |row| row["status"] == "blocked").await;
+    checks::contains(&told["reason"], &["`surely-not-there` not found"]);
+    let wait = told["next_attempt_ms"].as_u64().unwrap();
+    assert!(wait <= 60_000, "{told:#}");
     let mut peer = gateway.legacy().await;
     assert_eq!(tools(&mut peer).await, ["tool_0"]);
     // Calls neither wait nor start the server.
     for _ in 0..20 {
         let mut single = Peer::http(gateway.at("/mcp/-/lost"), LEGACY, json!({})).await;
         let answer = single.tool("echo", json!({})).await.response;
-        let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.contains("not found"), "{answer}");
+        checks::contains(&answer["error"]["message"], &["not found"]);
     }
     let told = row(&gateway, "lost").await;
     assert_eq!(told["starts"], 1, "{told:#}");
@@ -116,52 +113,33 @@ async fn u05_a_change_in_mid_call_makes_no_second_process() {
     let old = pid(&gateway, "one").await;
     let mut peer = gateway.legacy().await;
     let mut other = gateway.legacy().await;
-    let cut = peer
-        .begin(
-            "tools/call",
-            json!({"name": "slow", "arguments": {"ms": 600_000}}),
-        )
-        .await;
-    wait_for("the call in flight", DEADLINE, async || {
-        row(&gateway, "one").await["in_flight"] == 1
-    })
-    .await;
+    let cut = begin_tool(&mut peer, "slow", json!({"ms": 600_000})).await;
+    row_when(&gateway, "one", |row| row["in_flight"] == 1).await;
     gateway.edit(|servers| {
         let mut changed = scripted("one", &options);
         changed["env"] = json!({"NEW": "yes"});
         servers.insert("one".to_owned(), changed);
     });
     let cut = peer.finish_within(cut, DEADLINE).await.expect("it hangs");
-    let message = cut["error"]["message"].as_str().unwrap();
-    assert!(message.contains("`one` went away during `slow`"), "{cut}");
+    checks::contains(&cut["error"]["message"], &["`one` went away during `slow`"]);
     // The old process takes long to exit. Calls in the meantime wait.
     let env = other.tool("env", json!({})).await;
     assert_eq!(env.result()["structuredContent"]["NEW"], "yes");
     assert_eq!(process_state(old), None, "the old process still runs");
 }
 
-/// Text that a server prints on stdout instead of messages is included in the reason and in its log.
+/// Text that a server prints on stdout instead of messages is included in the reason for the failure and in the
+/// server's log.
 #[tokio::test]
 async fn text_on_standard_output_is_shown() {
-    let gateway = Setup::new()
-        .server(
-            "chatty",
-            json!({"command": "echo", "args": ["Usage: chatty [--help]"]}),
-        )
-        .serve()
-        .await;
-    let told = wait_for_some("the reason", DEADLINE, async || {
-        let told = row(&gateway, "chatty").await;
-        told["reason"].is_string().then_some(told)
-    })
-    .await;
-    let reason = told["reason"].as_str().unwrap();
-    assert!(
-        reason.contains("it printed `Usage: chatty [--help]`"),
-        "{told:#}"
-    );
-    let logs = read(&gateway, "/api/v1/mcp/servers/chatty/logs").await;
-    assert!(logs.contains("[stdout] Usage: chatty"), "{logs}");
+    let chatty = json!({"command": "echo", "args": ["Usage: chatty [--help]"]});
+    let gateway = Setup::new().server("chatty", chatty).serve().await;
+    let told = row_when(&gateway, "chatty", |row| row["reason"].is_string()).await;
+    let printed = "it printed `Usage: chatty [--help]`";
+    checks::contains(&told["reason"], &[printed]);
+    let logs = admin(&gateway, "/mcp/servers/chatty/logs").get(&[]).await;
+    let logs = logs.collect(DEADLINE).await.text();
+    checks::contains(logs, &["[stdout] Usage: chatty"]);
 }
 
 fn descriptors(pid: u32) -> usize {
@@ -169,7 +147,7 @@ fn descriptors(pid: u32) -> usize {
     open.expect("it runs").count()
 }
 
-/// One of ten servers is killed every two seconds while all are being called. Ten minutes in a soak run.
+/// One of ten servers is killed every two seconds while all are being called. A soak run takes ten minutes.
 #[tokio::test]
 async fn servers_that_are_killed_cost_few_calls() {
     const CLIENTS: usize = 8;
@@ -190,10 +168,8 @@ async fn servers_that_are_killed_cost_few_calls() {
                 if Instant::now() >= until {
                     break;
                 }
-                let name = &names[round % names.len()];
-                let answer = peer
-                    .tool(&format!("{name}__echo"), json!({"n": round}))
-                    .await;
+                let echo = format!("{}__echo", names[round % names.len()]);
+                let answer = peer.tool(&echo, json!({"n": round})).await;
                 match answer.response["result"]["structuredContent"]["n"] == round {
                     true => good += 1,
                     false => bad.push(answer.response["error"]["message"].clone()),
@@ -202,7 +178,7 @@ async fn servers_that_are_killed_cost_few_calls() {
             (good, bad)
         });
     }
-    // Measured after one kill of each server, so that one-time costs do not count as growth.
+    // The memory is measured after one kill of each server, so that one-time costs do not count as growth.
     let (mut kills, mut before) = (0, None);
     let mut tick = tokio::time::interval(Duration::from_secs(2));
     while Instant::now() < until {
@@ -229,14 +205,11 @@ async fn servers_that_are_killed_cost_few_calls() {
         gateway.up(name).await;
     }
     if let Some((memory, files)) = before {
-        wait_for(
-            "memory and files of the kills to be released",
-            DEADLINE,
-            async || {
-                gateway.memory_now() <= memory * 6 / 5
-                    && descriptors(gateway.process.pid()) <= files + 4
-            },
-        )
+        let what = "memory and files of the kills to be released";
+        wait_for(what, DEADLINE, async || {
+            let open = descriptors(gateway.process.pid());
+            gateway.memory_now() <= memory * 6 / 5 && open <= files + 4
+        })
         .await;
     }
 }

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Gateway, Setup};
-use serde_json::{Value, json};
-use testkit::{
-    Bin, DEADLINE, Peer, Process,
-    peer::{MODERN, all_capabilities},
+use common::{
+    Gateway, Setup,
+    steps::{conformant_http, conformant_stdio},
+    with,
 };
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer};
 
 const MESSAGE_METHOD: &str = "notifications/message";
 
@@ -23,21 +24,15 @@ async fn next(peer: &mut Peer) -> Value {
 }
 
 async fn gateway(entry: Value) -> Gateway {
-    let gateway = Setup::new().server("one", entry).serve().await;
-    gateway.up("one").await;
-    gateway
+    Setup::new().server("one", entry).connected().await
 }
 
 /// A log level applies to one session only. A session without a level gets all messages of the server.
 #[tokio::test]
 async fn a_level_is_one_sessions() {
     for sharing in ["shared", "session"] {
-        let gateway = gateway(json!({
-            "command": Bin::path("testkit-conformance"),
-            "args": ["--stdio", "--era", "legacy"],
-            "toolwharf": { "sharing": sharing },
-        }))
-        .await;
+        let entry = with(conformant_stdio("legacy"), json!({ "sharing": sharing }));
+        let gateway = gateway(entry).await;
         let mut strict = gateway.legacy().await;
         strict.log_level("error").await;
         strict.tool("test_simple_text", json!({})).await;
@@ -59,9 +54,7 @@ async fn a_level_is_one_sessions() {
 /// A legacy server sends log messages on a separate stream; a modern client gets them with its response.
 #[tokio::test]
 async fn a_modern_client_gets_the_messages_of_a_legacy_http_server() {
-    let arguments = ["--listen", "127.0.0.1:0", "--era", "legacy"];
-    let mut server = Process::bin("testkit-conformance", arguments);
-    let url = server.url().await;
+    let (_server, url) = conformant_http(&["--era", "legacy"]).await;
     let gateway = gateway(json!({ "type": "http", "url": url })).await;
     let mut peer = gateway.modern().await;
     peer.log_level("debug").await;
@@ -80,7 +73,7 @@ async fn a_modern_client_gets_the_messages_of_a_legacy_http_server() {
 #[tokio::test]
 async fn logging_is_declared_in_both_eras() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
-    let mut peer = Peer::http(gateway.client(), MODERN, all_capabilities()).await;
+    let mut peer = gateway.modern().await;
     let discovered = peer.request("server/discover", json!({})).await;
     let capabilities = &discovered.result()["capabilities"];
     assert!(capabilities["logging"].is_object(), "{discovered:?}");

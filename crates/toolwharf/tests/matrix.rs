@@ -8,11 +8,14 @@ mod common;
 
 use std::{panic::AssertUnwindSafe, path::Path, time::Duration};
 
-use common::{Gateway, LEGACY, Setup};
+use common::{
+    Gateway, LEGACY, Setup, checks,
+    steps::{completions, conformant_http, conformant_stdio, resource},
+};
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 use testkit::{
-    Bin, DEADLINE, Peer, Process, StdioClient,
+    DEADLINE, Outcome, Peer, StdioClient,
     peer::{MODERN, all_capabilities, answer},
     wait_for,
 };
@@ -72,28 +75,21 @@ fn setup(entry: &Value) -> Setup {
 
 /// Runs one kind of server through all kinds of clients.
 async fn matrix(upstream: &str, version: &str, entry: Value) {
-    let gateway = setup(&entry).serve().await;
-    gateway.up(NAME).await;
+    let gateway = setup(&entry).connected().await;
     gateway.logged(&format!("version={version}")).await;
     let mut failed = Vec::new();
     for form in FORMS {
         for view in [View::All, View::One] {
             let cell = format!("client {form:?}, view {view:?}, server {upstream}");
-            let outcome = AssertUnwindSafe(cell_of(&gateway, &entry, form, view))
-                .catch_unwind()
-                .await;
-            if outcome.is_err() {
+            let outcome = AssertUnwindSafe(cell_of(&gateway, &entry, form, view));
+            if outcome.catch_unwind().await.is_err() {
                 eprintln!("--- failed: {cell}");
                 failed.push(cell);
             }
         }
     }
-    assert!(
-        failed.is_empty(),
-        "{} cells failed:\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
+    let count = failed.len();
+    assert!(count == 0, "{count} cells failed:\n{}", failed.join("\n"));
 }
 
 async fn cell_of(gateway: &Gateway, entry: &Value, form: Form, view: View) {
@@ -116,10 +112,9 @@ async fn connect(
         View::All => String::new(),
         View::One => format!("/-/{NAME}"),
     };
+    let mcp = gateway.at(&format!("/mcp{end}"));
     let peer = match form {
-        Form::Http(version) => {
-            Peer::http(gateway.at(&format!("/mcp{end}")), version, capabilities).await
-        }
+        Form::Http(version) => Peer::http(mcp, version, capabilities).await,
         Form::Sse => Peer::sse(gateway.at(&format!("/sse{end}")), capabilities).await,
         Form::Stdio(version) => {
             let mut setup = setup(entry);
@@ -141,13 +136,13 @@ async fn conversation(mut peer: Peer, view: View, races: bool) {
         ("ask_elicitation", "elicitation/create"),
         ("ask_roots", "roots/list"),
     ] {
-        let outcome = peer.tool(&view.name(tool), json!({})).await;
+        let outcome = call(&mut peer, view, tool).await;
         let said: Value = serde_json::from_str(outcome.text()).expect("JSON");
         assert_eq!(said, answer(method), "{tool}");
         assert_eq!(outcome.asked, [method], "{tool}");
     }
-    let rounds = view.name("test_input_required_result_multi_round");
-    let outcome = peer.tool(&rounds, json!({})).await;
+    let rounds = "test_input_required_result_multi_round";
+    let outcome = call(&mut peer, view, rounds).await;
     assert_eq!(outcome.asked.len(), 2, "{outcome:?}");
     assert!(outcome.text().contains("state-ok"), "{outcome:?}");
 
@@ -159,39 +154,40 @@ async fn conversation(mut peer: Peer, view: View, races: bool) {
     changes(&mut peer, view).await;
 }
 
-async fn progress(peer: &mut Peer, view: View) {
-    let params = json!({
+/// Params of a slow call that reports its progress.
+fn slow(view: View, ms: u64, token: Value) -> Value {
+    json!({
         "name": view.name("slow"),
-        "arguments": { "ms": 120 },
-        "_meta": { "progressToken": "the token" },
-    });
+        "arguments": { "ms": ms },
+        "_meta": { "progressToken": token },
+    })
+}
+
+async fn call(peer: &mut Peer, view: View, tool: &str) -> Outcome {
+    peer.tool(&view.name(tool), json!({})).await
+}
+
+async fn progress(peer: &mut Peer, view: View) {
+    let params = slow(view, 120, "the token".into());
     let outcome = peer.request("tools/call", params).await;
     assert_eq!(outcome.text(), "slept 120 ms");
-    let reports: Vec<_> = outcome
-        .notifications
-        .iter()
-        .filter(|message| message["method"] == "notifications/progress")
-        .collect();
+    let reports = outcome.notifications.iter();
+    let reports = reports.filter(|message| message["method"] == "notifications/progress");
+    let reports: Vec<_> = reports.collect();
     assert!(reports.len() >= 2, "{outcome:?}");
     assert_eq!(reports[0]["params"]["progressToken"], "the token");
-    // No progress was requested here.
-    let params = json!({ "name": view.name("slow"), "arguments": { "ms": 60 } });
-    let outcome = peer.request("tools/call", params).await;
+    // This call requests no progress.
+    let outcome = peer.tool(&view.name("slow"), json!({ "ms": 60 })).await;
     assert!(outcome.notifications.is_empty(), "{outcome:?}");
 }
 
 async fn cancellation(peer: &mut Peer, view: View) {
-    let counter = view.name("cancelled_count");
     let count = async |peer: &mut Peer| -> u64 {
-        let outcome = peer.tool(&counter, json!({})).await;
+        let outcome = call(peer, view, "cancelled_count").await;
         outcome.text().parse().expect("a number")
     };
     let before = count(peer).await;
-    let params = json!({
-        "name": view.name("slow"),
-        "arguments": { "ms": 600_000 },
-        "_meta": { "progressToken": 7 },
-    });
+    let params = slow(view, 600_000, 7.into());
     let id = peer.begin("tools/call", params).await;
     // Only a call that has begun can be cancelled.
     loop {
@@ -219,17 +215,16 @@ async fn logging(peer: &mut Peer, view: View, races: bool) {
             let arguments = json!({ "level": level, "message": message });
             peer.tool(&view.name("log_at"), arguments).await;
         }
-        let limit = if left == 0 {
-            DEADLINE
-        } else {
-            Duration::from_millis(50)
+        let limit = match left {
+            0 => DEADLINE,
+            _ => Duration::from_millis(50),
         };
         logged = peer.notification("notifications/message", limit).await;
         if logged.is_some() {
             break;
         }
     }
-    // The first message to arrive; an unwanted one would have come earlier.
+    // This is the first message. An unwanted one would have arrived before it.
     assert_eq!(logged.expect("a log message")["params"]["data"], "wanted");
 }
 
@@ -244,48 +239,31 @@ async fn resources(peer: &mut Peer, view: View) {
     };
     let text = uri("static-text");
     assert!(text.starts_with(view.scheme()), "{text}");
-    let read = peer.request("resources/read", json!({ "uri": text })).await;
-    assert_eq!(read.result()["contents"][0]["uri"], text);
+    assert_eq!(resource(peer, &text).await["uri"], text);
 
     let templates = peer.request("resources/templates/list", json!({})).await;
     let template = &templates.result()["resourceTemplates"][0]["uriTemplate"];
     let filled = template.as_str().expect("a template").replace("{id}", "42");
     assert!(filled.starts_with(view.scheme()), "{filled}");
-    let read = peer
-        .request("resources/read", json!({ "uri": filled }))
-        .await;
-    assert_eq!(read.result()["contents"][0]["uri"], filled);
-    let completed = peer
-        .request(
-            "completion/complete",
-            json!({
-                "ref": { "type": "ref/resource", "uri": template },
-                "argument": { "name": "id", "value": "4" },
-            }),
-        )
-        .await;
-    assert_eq!(completed.result()["completion"]["values"], json!(["42"]));
+    assert_eq!(resource(peer, &filled).await["uri"], filled);
+    let of = json!({ "type": "ref/resource", "uri": template });
+    let values = completions(peer, of, "id", "4").await;
+    assert_eq!(values, json!(["42"]));
 
-    let embedded = peer
-        .tool(&view.name("test_embedded_resource"), json!({}))
-        .await;
+    let embedded = call(peer, view, "test_embedded_resource").await;
     let link = embedded.result()["content"][0]["resource"]["uri"].as_str();
-    assert!(
-        link.is_some_and(|link| link.starts_with(view.scheme())),
-        "{embedded:?}"
-    );
+    let is_exposed = link.is_some_and(|link| link.starts_with(view.scheme()));
+    assert!(is_exposed, "{embedded:?}");
 
-    let missing = format!("{}not/there", view.scheme());
-    let outcome = peer
-        .request("resources/read", json!({ "uri": missing }))
-        .await;
+    let missing = json!({ "uri": format!("{}not/there", view.scheme()) });
+    let outcome = peer.request("resources/read", missing).await;
     // Each era has a different error code.
     let code = if peer.is_modern() { -32602 } else { -32002 };
     assert_eq!(outcome.response["error"]["code"], code, "{outcome:?}");
 
     let watched = uri("watched-resource");
     let listening = peer.subscribe(&[&watched]).await;
-    peer.tool(&view.name("touch_resource"), json!({})).await;
+    call(peer, view, "touch_resource").await;
     let updated = "notifications/resources/updated";
     let updated = peer.notification(updated, DEADLINE).await;
     assert_eq!(updated.expect("an update")["params"]["uri"], watched);
@@ -303,19 +281,10 @@ async fn prompts(peer: &mut Peer, view: View) {
     let name = view.name("test_prompt_with_arguments");
     let params = json!({ "name": name, "arguments": { "arg1": "one", "arg2": "two" } });
     let prompt = peer.request("prompts/get", params).await;
-    let text = prompt.result()["messages"].to_string();
-    assert!(text.contains("one") && text.contains("two"), "{text}");
-    let completed = peer
-        .request(
-            "completion/complete",
-            json!({
-                "ref": { "type": "ref/prompt", "name": name },
-                "argument": { "name": "arg1", "value": "par" },
-            }),
-        )
-        .await;
-    let values = &completed.result()["completion"]["values"];
-    assert_eq!(values, &json!(["paris", "park", "party"]));
+    checks::contains(&prompt.result()["messages"], &["one", "two"]);
+    let of = json!({ "type": "ref/prompt", "name": name });
+    let values = completions(peer, of, "arg1", "par").await;
+    assert_eq!(values, json!(["paris", "park", "party"]));
     // A prompt asks its client for input just as a tool does.
     let params = json!({ "name": view.name("test_input_required_result_prompt") });
     let prompt = peer.request("prompts/get", params).await;
@@ -324,28 +293,19 @@ async fn prompts(peer: &mut Peer, view: View) {
 
 async fn changes(peer: &mut Peer, view: View) {
     let listening = peer.subscribe(&[]).await;
-    for (tool, list, changed, name) in [
-        (
-            "toggle_tool",
-            "tools/list",
-            "notifications/tools/list_changed",
-            "toggled_tool",
-        ),
-        (
-            "test_trigger_prompt_change",
-            "prompts/list",
-            "notifications/prompts/list_changed",
-            "toggled_prompt",
-        ),
+    for (tool, kind, name) in [
+        ("toggle_tool", "tools", "toggled_tool"),
+        ("test_trigger_prompt_change", "prompts", "toggled_prompt"),
     ] {
-        let outcome = peer.tool(&view.name(tool), json!({})).await;
+        let outcome = call(peer, view, tool).await;
         let said: Value = serde_json::from_str(outcome.text()).expect("JSON");
         let is_there = said.as_object().and_then(|said| said.values().next()) == Some(&json!(true));
-        let notification = peer.notification(changed, DEADLINE).await;
+        let changed = format!("notifications/{kind}/list_changed");
+        let notification = peer.notification(&changed, DEADLINE).await;
         assert!(notification.is_some(), "{changed}");
-        let what = format!("{list} with the change");
-        wait_for(&what, DEADLINE, async || {
-            let listed = peer.request(list, json!({})).await;
+        let list = format!("{kind}/list");
+        wait_for(&format!("{list} with the change"), DEADLINE, async || {
+            let listed = peer.request(&list, json!({})).await;
             let exposed = format!("\"{}\"", view.name(name));
             listed.response.to_string().contains(&exposed) == is_there
         })
@@ -359,23 +319,18 @@ async fn changes(peer: &mut Peer, view: View) {
 /// Messages that one side cannot send end in an error.
 async fn refusals(mut peer: Peer, view: View) {
     for tool in ["ask_sampling", "ask_elicitation", "ask_roots"] {
-        let outcome = peer.tool(&view.name(tool), json!({})).await;
-        // A legacy server learns this when it asks; a modern one knows beforehand.
+        let outcome = call(&mut peer, view, tool).await;
+        // A legacy server learns that the client cannot answer when it asks. A modern server knows it beforehand.
         assert!(outcome.asked.is_empty(), "{outcome:?}");
         let is_refused = outcome.response.get("error").is_some()
             || outcome.result()["isError"] == true
             || outcome.text().contains("\"error\"");
         assert!(is_refused, "{outcome:?}");
     }
-    let others: &[&str] = if peer.is_modern() {
-        &[
-            "ping",
-            "logging/setLevel",
-            "resources/subscribe",
-            "resources/unsubscribe",
-        ]
-    } else {
-        &["subscriptions/listen"]
+    let subscribe = ["resources/subscribe", "resources/unsubscribe"];
+    let others = match peer.is_modern() {
+        true => [&["ping", "logging/setLevel"][..], &subscribe].concat(),
+        false => vec!["subscriptions/listen"],
     };
     for method in others {
         let outcome = peer.request(method, json!({})).await;
@@ -383,55 +338,45 @@ async fn refusals(mut peer: Peer, view: View) {
         assert_eq!(error["code"], -32601, "{method}: {outcome:?}");
     }
     if !peer.is_modern() {
-        // Over stdio, this could start a modern conversation, but its `_meta` is missing.
+        // Over stdio, this request could start a modern conversation, but its `_meta` is missing.
         let outcome = peer.request("server/discover", json!({})).await;
         let code = outcome.response["error"]["code"].as_i64();
         assert!(matches!(code, Some(-32601 | -32602)), "{outcome:?}");
     }
-    let outcome = peer.tool(&view.name("test_simple_text"), json!({})).await;
+    let outcome = call(&mut peer, view, "test_simple_text").await;
     assert!(outcome.text().contains("simple text"), "{outcome:?}");
 }
 
-async fn over_http(arguments: &[&str]) -> (Process, String) {
-    let mut all = vec!["--listen", "127.0.0.1:0"];
-    all.extend(arguments);
-    let mut server = Process::bin("testkit-conformance", all);
-    let url = server.url().await;
-    (server, url)
-}
-
-fn over_stdio(era: &str) -> Value {
-    let command = Bin::path("testkit-conformance");
-    json!({ "command": command, "args": ["--stdio", "--era", era] })
+/// Runs a server over HTTP through all kinds of clients.
+async fn matrix_http(kind: &str, version: &str, arguments: &[&str]) {
+    let (_server, url) = conformant_http(arguments).await;
+    let entry = json!({ "type": kind, "url": url });
+    matrix(&format!("{kind} {version}"), version, entry).await;
 }
 
 #[tokio::test]
 async fn matrix_stdio_legacy() {
-    matrix("stdio 2025-11-25", "2025-11-25", over_stdio("legacy")).await;
+    let entry = conformant_stdio("legacy");
+    matrix("stdio 2025-11-25", "2025-11-25", entry).await;
 }
 
 #[tokio::test]
 async fn matrix_stdio_modern() {
-    matrix("stdio 2026-07-28", "2026-07-28", over_stdio("modern")).await;
+    let entry = conformant_stdio("modern");
+    matrix("stdio 2026-07-28", "2026-07-28", entry).await;
 }
 
 #[tokio::test]
 async fn matrix_sse() {
-    let (_server, url) = over_http(&["--sse"]).await;
-    let entry = json!({ "type": "sse", "url": url });
-    matrix("HTTP+SSE", "2025-11-25", entry).await;
+    matrix_http("sse", "2025-11-25", &["--sse"]).await;
 }
 
 #[tokio::test]
 async fn matrix_http_legacy() {
-    let (_server, url) = over_http(&["--era", "legacy"]).await;
-    let entry = json!({ "type": "http", "url": url });
-    matrix("HTTP 2025-11-25", "2025-11-25", entry).await;
+    matrix_http("http", "2025-11-25", &["--era", "legacy"]).await;
 }
 
 #[tokio::test]
 async fn matrix_http_modern() {
-    let (_server, url) = over_http(&["--era", "modern"]).await;
-    let entry = json!({ "type": "http", "url": url });
-    matrix("HTTP 2026-07-28", "2026-07-28", entry).await;
+    matrix_http("http", "2026-07-28", &["--era", "modern"]).await;
 }

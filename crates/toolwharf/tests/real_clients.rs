@@ -5,14 +5,15 @@
 
 mod common;
 
-use std::{env, fs, path::Path, process::Stdio, time::Duration};
+use std::{env, fs, process::Stdio, time::Duration};
 
 use common::{
+    checks,
     cli::{self, Said},
     scripted,
+    shell::Home as Files,
 };
 use serde_json::json;
-use tempfile::TempDir;
 use testkit::{
     Process,
     conformance::node_modules,
@@ -21,7 +22,7 @@ use testkit::{
 };
 use tokio::process::Command;
 
-/// Set when the test runs inside the network namespace.
+/// This variable is set when the test runs inside the network namespace.
 const OFFLINE_VARIABLE: &str = "TOOLWHARF_TEST_OFFLINE";
 /// Timeout for one client. At its first start a client may unpack files.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(90);
@@ -45,51 +46,34 @@ fn offline(test: &str, body: impl Future<Output = ()>) {
 }
 
 /// A home directory with the clients and Toolwharf's server `dice`.
-struct Home(TempDir);
+struct Home(Files);
 
 impl Home {
     fn new() -> Self {
-        let home = Self(TempDir::new().expect("a folder"));
+        let home = Files::new();
         let servers = json!({"mcpServers": {"dice": scripted("dice", &[])}});
         home.write(".config/toolwharf/mcp.json", &servers.to_string());
-        // Otherwise Gemini starts servers in trusted directories only.
+        // Without this setting, Gemini starts servers in trusted directories only.
         let gemini = r#"{ "security": { "folderTrust": { "enabled": false } } } // mine"#;
         home.write(".gemini/settings.json", gemini);
         home.write(".codex/config.toml", "# mine\nmodel = \"gpt\"\n");
-        home.write(
-            ".config/opencode/opencode.json",
-            "{ \"autoupdate\": false }\n",
-        );
+        let opencode = "{ \"autoupdate\": false }\n";
+        home.write(".config/opencode/opencode.json", opencode);
         home.write(".claude.json", "{\"hasCompletedOnboarding\":true}");
-        fs::create_dir(home.path().join("project")).expect("a folder");
-        home
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        let path = self.path().join(file);
-        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
-        fs::write(&path, text).expect("a file");
+        fs::create_dir(home.path("project")).expect("a folder");
+        Self(home)
     }
 
     /// Removes the environment of the user who runs the tests.
     fn clean(&self, mut command: Command) -> Command {
-        let path = format!(
-            "{}:/usr/bin:/bin",
-            node_modules().join("node/bin").display()
-        );
+        let node = node_modules().join("node/bin");
+        let project = self.0.path("project");
         command
             .env_clear()
-            .envs([
-                ("PATH", path.as_str()),
-                ("NO_COLOR", "1"),
-                ("DISABLE_AUTOUPDATER", "1"),
-            ])
-            .env("HOME", self.path())
-            .current_dir(self.path().join("project"))
+            .env("PATH", format!("{}:/usr/bin:/bin", node.display()))
+            .envs([("NO_COLOR", "1"), ("DISABLE_AUTOUPDATER", "1")])
+            .env("HOME", project.parent().expect("the home directory"))
+            .current_dir(&project)
             .kill_on_drop(true);
         command
     }
@@ -118,42 +102,23 @@ impl Home {
         command.args(arguments);
         let mut command = self.clean(command);
         command.envs(env.iter().copied()).stdin(Stdio::null());
-        let output = within(client, CLIENT_TIMEOUT, command.output())
-            .await
-            .expect("it starts");
+        let output = within(client, CLIENT_TIMEOUT, command.output()).await;
+        let output = output.expect("it starts");
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
-        assert!(
-            output.status.success(),
-            "{client}: {}\n{text}",
-            output.status
-        );
+        let status = output.status;
+        assert!(status.success(), "{client}: {status}\n{text}");
         text
     }
 }
 
 const CLAUDE_CODE_PATH: &str = "@anthropic-ai/claude-code/cli-wrapper.cjs";
-const LIST_COMMANDS: &[(&str, &str, &[&str])] = &[
-    (
-        CLAUDE_CODE_PATH,
-        "claude-code",
-        &["toolwharf", "stdio --client claude-code", "Connected"],
-    ),
-    (
-        "@openai/codex/bin/codex.js",
-        "codex",
-        &["toolwharf", "stdio --client codex", "enabled"],
-    ),
-    (
-        "@google/gemini-cli/bundle/gemini.js",
-        "gemini",
-        &["toolwharf", "stdio --client gemini", "Connected"],
-    ),
-    (
-        "opencode-linux-x64/bin/opencode",
-        "opencode",
-        &["toolwharf", "connected", "stdio --client opencode"],
-    ),
+/// Each client's program, its name, and its output for a server that it can use.
+const LIST_COMMANDS: &[(&str, &str, &str)] = &[
+    (CLAUDE_CODE_PATH, "claude-code", "Connected"),
+    ("@openai/codex/bin/codex.js", "codex", "enabled"),
+    ("@google/gemini-cli/bundle/gemini.js", "gemini", "Connected"),
+    ("opencode-linux-x64/bin/opencode", "opencode", "connected"),
 ];
 
 #[test]
@@ -161,16 +126,15 @@ fn real_clients_list_it() {
     offline("real_clients_list_it", async {
         let home = Home::new();
         home.toolwharf(&["connect", "--all", "--yes"]).await;
-        for (client, name, parts) in LIST_COMMANDS {
+        for (client, name, usable) in LIST_COMMANDS {
             let text = home.client(client, &["mcp", "list"], &[]).await;
-            for part in *parts {
-                assert!(text.contains(part), "{name}: {part:?} is not in {text}");
-            }
+            let command = format!("stdio --client {name}");
+            checks::contains(text, &["toolwharf", &command, usable]);
         }
         home.toolwharf(&["disconnect", "--all", "--yes"]).await;
-        for (client, name, _) in LIST_COMMANDS {
+        for (client, ..) in LIST_COMMANDS {
             let text = home.client(client, &["mcp", "list"], &[]).await;
-            assert!(!text.contains("toolwharf"), "{name}: {text}");
+            checks::lacks(text, &["toolwharf"]);
         }
     });
 }
@@ -196,30 +160,14 @@ fn claude_code_calls_a_tool_through_it() {
             ("ANTHROPIC_API_KEY", "sk-test"),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
         ];
-        let arguments = [
-            "-p",
-            "Call the tool.",
-            "--allowedTools",
-            tool,
-            "--output-format",
-            "text",
-        ];
+        let asked = ["-p", "Call the tool.", "--allowedTools", tool];
+        let arguments = [&asked[..], &["--output-format", "text"]].concat();
         let said = home.client(CLAUDE_CODE_PATH, &arguments, &env).await;
-        assert!(
-            said.contains("it is done"),
-            "{said}\n{:#?}",
-            llm.requests().await
-        );
         let asked = llm.requests().await;
-        let asked = asked.last().expect("a request")["body"]["messages"].to_string();
-        assert!(
-            asked.contains("tool_result") && asked.contains("through it"),
-            "{asked}"
-        );
+        assert!(said.contains("it is done"), "{said}\n{asked:#?}");
+        let messages = &asked.last().expect("a request")["body"]["messages"];
+        checks::contains(messages, &["tool_result", "through it"]);
         let calls = home.toolwharf(&["calls", "ls"]).await;
-        assert!(
-            calls.out.contains("client:claude-code") && calls.out.contains("dice/echo"),
-            "{calls:?}"
-        );
+        checks::contains(calls.out, &["client:claude-code", "dice/echo"]);
     });
 }

@@ -11,15 +11,13 @@ use std::{
 };
 
 use common::{
-    Gateway, LEGACY, Setup, names,
+    Gateway, LEGACY, Setup, checks, names,
     real::{EVERYTHING, everything_at, npm, python, said},
+    steps::{completions, resource},
     tools, with,
 };
 use serde_json::{Value, json};
-use testkit::{
-    Outcome, Peer, Site,
-    peer::{MODERN, all_capabilities},
-};
+use testkit::{Outcome, Peer, Site, peer::MODERN};
 
 /// Creates a repository with one commit.
 fn repository(folder: &Path) -> PathBuf {
@@ -54,7 +52,15 @@ struct World {
     site: Site,
 }
 
-const SERVERS: [&str; 6] = ["everything", "files", "memory", "time", "fetch", "git"];
+/// Servers, and how many tools each of them has at least.
+const SERVERS: [(&str, usize); 6] = [
+    ("everything", 10),
+    ("files", 14),
+    ("memory", 9),
+    ("time", 2),
+    ("fetch", 1),
+    ("git", 12),
+];
 
 async fn world() -> World {
     let setup = Setup::new();
@@ -64,45 +70,25 @@ async fn world() -> World {
     std::fs::write(files.join("hello.txt"), "hello from a file").expect("a new file");
     let repository = repository(&folder);
     let site = Site::new(PAGE).await;
-    let memory = {
-        let mut entry = npm("server-memory/dist/index.js", &[]);
-        entry["env"] = json!({ "MEMORY_FILE_PATH": folder.join("memory.jsonl") });
-        entry
-    };
-    // The server crashes at startup wherever its file is. With this path it leaves no file behind.
-    let sqlite = python(
-        "mcp-server-sqlite",
-        &["--db-path", &folder.join("db").display().to_string()],
-    );
+    let mut memory = npm("server-memory/dist/index.js", &[]);
+    memory["env"] = json!({ "MEMORY_FILE_PATH": folder.join("memory.jsonl") });
+    let text = |path: &Path| path.display().to_string();
+    let filesystem = npm("server-filesystem/dist/index.js", &[&text(&files)]);
+    let official = |name: &str, option: &str| python(&format!("mcp-server-{name}"), &[option]);
+    let git = format!("--repository={}", text(&repository));
+    let sqlite = format!("--db-path={}", text(&folder.join("db")));
     let gateway = setup
         .server("everything", npm(EVERYTHING, &[]))
-        .server(
-            "files",
-            npm(
-                "server-filesystem/dist/index.js",
-                &[&files.display().to_string()],
-            ),
-        )
+        .server("files", filesystem)
         .server("memory", memory)
-        .server(
-            "time",
-            python("mcp-server-time", &["--local-timezone", "Europe/Paris"]),
-        )
-        .server(
-            "fetch",
-            python("mcp-server-fetch", &["--allow-private-ips"]),
-        )
-        .server(
-            "git",
-            python(
-                "mcp-server-git",
-                &["--repository", &repository.display().to_string()],
-            ),
-        )
-        .server("sqlite", sqlite)
+        .server("time", official("time", "--local-timezone=Europe/Paris"))
+        .server("fetch", official("fetch", "--allow-private-ips"))
+        .server("git", official("git", &git))
+        // The server crashes at startup wherever its file is. With this path it leaves no file behind.
+        .server("sqlite", official("sqlite", &sqlite))
         .serve()
         .await;
-    for server in SERVERS {
+    for (server, _) in SERVERS {
         gateway.up(server).await;
     }
     World {
@@ -113,60 +99,39 @@ async fn world() -> World {
     }
 }
 
-/// One list of all servers and at least one call to each, from clients of both eras. The server that crashes is down
-/// with its reason and affects no other.
+/// Clients of both eras list all servers' tools, and make at least one call to each server. The server that crashes is
+/// down with its reason and affects no other.
 #[tokio::test]
 async fn real_servers_in_one_gateway() {
     let world = world().await;
-    for modern in [false, true] {
-        let mut peer = if modern {
-            world.gateway.modern().await
-        } else {
-            world.gateway.legacy().await
-        };
+    for mut peer in [world.gateway.legacy().await, world.gateway.modern().await] {
         lists(&mut peer).await;
         files(&mut peer, &world.files).await;
-        memory(&mut peer, modern).await;
+        memory(&mut peer).await;
         time(&mut peer).await;
         fetch(&mut peer, &world.site).await;
         git(&mut peer, &world.repository).await;
-        everything(&mut peer, "").await;
+        everything(&mut peer).await;
     }
     let line = world.gateway.logged("server=sqlite").await;
-    assert!(
-        line.contains("not connected") || line.contains("stderr"),
-        "{line}"
-    );
-    assert_eq!(
-        world.gateway.metric("server_up", Some("sqlite")).await,
-        Some(0)
-    );
+    let is_down = line.contains("not connected") || line.contains("stderr");
+    assert!(is_down, "{line}");
+    let up = world.gateway.metric("server_up", Some("sqlite")).await;
+    assert_eq!(up, Some(0));
     let one = world.gateway.at("/mcp/-/sqlite");
     let mut peer = Peer::http(one, MODERN, json!({})).await;
     let outcome = peer.tool("list_tables", json!({})).await;
     let error = &outcome.response["error"];
     assert_eq!(error["data"]["reason"], "server_unavailable", "{outcome:?}");
-    let message = error["message"].as_str().expect("a message");
-    assert!(
-        message.contains("`sqlite`") && message.contains("exit"),
-        "{message}"
-    );
+    checks::contains(&error["message"], &["`sqlite`", "exit"]);
 }
 
 async fn lists(peer: &mut Peer) {
     let listed = peer.request("tools/list", json!({})).await;
     let listed = listed.result()["tools"].as_array().expect("a list");
-    for server in SERVERS {
+    for (server, least) in SERVERS {
         let of = |tool: &&Value| tool["_meta"]["dev.toolwharf/server"] == server;
         let count = listed.iter().filter(of).count();
-        let least = match server {
-            "everything" => 10,
-            "files" => 14,
-            "memory" => 9,
-            "time" => 2,
-            "fetch" => 1,
-            _ => 12,
-        };
         assert!(count >= least, "{server}: {count} tools");
     }
     let mut all = tools(peer).await;
@@ -186,20 +151,18 @@ async fn files(peer: &mut Peer, folder: &Path) {
     assert_ne!(written.result()["isError"], true, "{written:?}");
     let text = std::fs::read_to_string(&new).expect("it was written");
     assert_eq!(text, "written through the gateway");
-    let outside = peer
-        .tool("read_text_file", json!({ "path": "/etc/hostname" }))
-        .await;
+    let outside = json!({ "path": "/etc/hostname" });
+    let outside = peer.tool("read_text_file", outside).await;
     assert_eq!(outside.result()["isError"], true, "{outside:?}");
 }
 
-async fn memory(peer: &mut Peer, modern: bool) {
-    let name = format!("entity of a modern client: {modern}");
+async fn memory(peer: &mut Peer) {
+    let name = format!("entity of a modern client: {}", peer.is_modern());
     let entity = json!({ "name": name, "entityType": "test", "observations": ["it was here"] });
-    peer.tool("create_entities", json!({ "entities": [entity] }))
-        .await;
+    let entities = json!({ "entities": [entity] });
+    peer.tool("create_entities", entities).await;
     let graph = peer.tool("read_graph", json!({})).await;
-    let entities = graph.result()["structuredContent"]["entities"].to_string();
-    assert!(entities.contains(&name), "{graph:?}");
+    checks::contains(&graph.result()["structuredContent"]["entities"], &[&name]);
 }
 
 async fn time(peer: &mut Peer) {
@@ -209,130 +172,102 @@ async fn time(peer: &mut Peer) {
         "target_timezone": "Asia/Tokyo",
     });
     let converted = peer.tool("convert_time", arguments).await;
-    assert!(
-        said(converted.result()).contains("Asia/Tokyo"),
-        "{converted:?}"
-    );
+    checks::contains(said(converted.result()), &["Asia/Tokyo"]);
 }
 
 async fn fetch(peer: &mut Peer, site: &Site) {
     let page = peer.tool("fetch", json!({ "url": site.at("/soup") })).await;
-    assert!(said(page.result()).contains("add the salt"), "{page:?}");
-    let closed = peer
-        .tool("fetch", json!({ "url": site.at("/private/soup") }))
-        .await;
-    let text = closed.response.to_string();
-    assert!(text.contains("robots.txt"), "{text}");
+    checks::contains(said(page.result()), &["add the salt"]);
+    let closed = json!({ "url": site.at("/private/soup") });
+    let closed = peer.tool("fetch", closed).await;
+    checks::contains(closed.response, &["robots.txt"]);
 }
 
 async fn git(peer: &mut Peer, repository: &Path) {
-    let log = peer
-        .tool("git_log", json!({ "repo_path": repository }))
-        .await;
-    assert!(said(log.result()).contains("the first commit"), "{log:?}");
-    let status = peer
-        .tool("git_status", json!({ "repo_path": repository }))
-        .await;
-    assert!(said(status.result()).contains("main"), "{status:?}");
+    for (tool, part) in [("git_log", "the first commit"), ("git_status", "main")] {
+        let told = peer.tool(tool, json!({ "repo_path": repository })).await;
+        checks::contains(said(told.result()), &[part]);
+    }
 }
 
-/// Everything that server-everything offers. Its names begin with `prefix` here.
-async fn everything(peer: &mut Peer, prefix: &str) {
-    let tool = |name: &str| format!("{prefix}{name}");
-    let echo = peer
-        .tool(&tool("echo"), json!({ "message": "héllo" }))
-        .await;
+/// Uses everything that server-everything offers.
+async fn everything(peer: &mut Peer) {
+    let echo = peer.tool("echo", json!({ "message": "héllo" })).await;
     assert_eq!(said(echo.result()), "Echo: héllo");
-    let sum = peer
-        .tool(&tool("get-sum"), json!({ "a": 2, "b": 40 }))
-        .await;
-    assert!(said(sum.result()).contains("42"), "{sum:?}");
+    let sum = peer.tool("get-sum", json!({ "a": 2, "b": 40 })).await;
+    checks::contains(said(sum.result()), &["42"]);
     let arguments = json!({ "location": "New York" });
-    let weather = peer.tool(&tool("get-structured-content"), arguments).await;
-    assert!(
-        weather.result()["structuredContent"]["temperature"].is_number(),
-        "{weather:?}"
-    );
-    let image = peer.tool(&tool("get-tiny-image"), json!({})).await;
-    let content = image.result()["content"].as_array().expect("content");
-    assert!(
-        content.iter().any(|item| item["type"] == "image"),
-        "{image:?}"
-    );
+    let weather = peer.tool("get-structured-content", arguments).await;
+    let degrees = &weather.result()["structuredContent"]["temperature"];
+    assert!(degrees.is_number(), "{weather:?}");
+    let image = peer.tool("get-tiny-image", json!({})).await;
+    let mut content = image.result()["content"]
+        .as_array()
+        .expect("content")
+        .iter();
+    assert!(content.any(|item| item["type"] == "image"), "{image:?}");
 
     for uri in names(peer, "resources/list", "resources", "uri").await {
-        // Includes resources of other servers, if there are any.
+        // The list includes the resources of other servers, if there are any.
         assert!(uri.starts_with("resource://"), "{uri}");
-        let read = peer.request("resources/read", json!({ "uri": uri })).await;
-        assert_eq!(read.result()["contents"][0]["uri"], uri);
+        assert_eq!(resource(peer, &uri).await["uri"], uri);
     }
     let arguments = json!({ "resourceType": "Text", "resourceId": 1 });
-    let reference = peer.tool(&tool("get-resource-reference"), arguments).await;
+    let reference = peer.tool("get-resource-reference", arguments).await;
     let content = reference.result()["content"].as_array().expect("content");
-    let resource = content.iter().find(|item| item["type"] == "resource");
-    let uri = resource.and_then(|item| item["resource"]["uri"].as_str());
-    let uri = uri.unwrap_or_else(|| panic!("{reference:?}")).to_owned();
+    let found = content.iter().find(|item| item["type"] == "resource");
+    let uri = found.and_then(|item| item["resource"]["uri"].as_str());
+    let uri = uri.unwrap_or_else(|| panic!("{reference:?}"));
     assert!(uri.starts_with("resource://everything/"), "{uri}");
-    let read = peer.request("resources/read", json!({ "uri": uri })).await;
-    assert!(read.result()["contents"][0]["text"].is_string(), "{read:?}");
+    let read = resource(peer, uri).await;
+    assert!(read["text"].is_string(), "{read}");
 
     let prompts = names(peer, "prompts/list", "prompts", "name").await;
-    let simple = prompts
-        .iter()
-        .find(|name| name.ends_with("simple-prompt"))
-        .expect("a prompt");
-    let prompt = peer.request("prompts/get", json!({ "name": simple })).await;
-    assert!(
-        prompt.result()["messages"][0]["content"]["text"].is_string(),
-        "{prompt:?}"
-    );
-    let completable = prompts
-        .iter()
-        .find(|name| name.ends_with("completable-prompt"));
-    let params = json!({
-        "ref": { "type": "ref/prompt", "name": completable.expect("a prompt") },
-        "argument": { "name": "department", "value": "E" },
-    });
-    let completed = peer.request("completion/complete", params).await;
-    let values = &completed.result()["completion"]["values"];
-    assert_eq!(values, &json!(["Engineering"]), "{completed:?}");
+    let named = |end: &str| {
+        let name = prompts.iter().find(|name| name.ends_with(end));
+        name.expect("a prompt")
+    };
+    let params = json!({ "name": named("simple-prompt") });
+    let prompt = peer.request("prompts/get", params).await;
+    let text = &prompt.result()["messages"][0]["content"]["text"];
+    assert!(text.is_string(), "{prompt:?}");
+    let of = json!({ "type": "ref/prompt", "name": named("completable-prompt") });
+    let values = completions(peer, of, "department", "E").await;
+    assert_eq!(values, json!(["Engineering"]));
 }
 
 /// The requests to the client, without `roots/list`, which the server sends by itself at any time.
-fn of_calls(outcome: &Outcome) -> impl Iterator<Item = &str> {
+fn of_calls(outcome: &Outcome) -> Vec<&str> {
     let asked = outcome.asked.iter().map(String::as_str);
-    asked.filter(|method| *method != "roots/list")
+    asked.filter(|method| *method != "roots/list").collect()
+}
+
+/// A gateway with server-everything, with these options.
+async fn gateway(options: Value) -> Gateway {
+    let entry = with(npm(EVERYTHING, &[]), options);
+    let setup = Setup::new().server("everything", entry);
+    setup.connected().await
 }
 
 /// Tools that ask the client appear for clients that can answer: every session gets a separate instance.
 #[tokio::test]
 async fn real_servers_ask_their_client() {
-    let entry = with(npm(EVERYTHING, &[]), json!({ "sharing": "session" }));
-    let gateway = Setup::new().server("everything", entry).serve().await;
-    gateway.up("everything").await;
+    let gateway = gateway(json!({ "sharing": "session" })).await;
     let mut peer = gateway.legacy().await;
     let arguments = json!({ "prompt": "Say something", "maxTokens": 20 });
     let sampled = peer.tool("trigger-sampling-request", arguments).await;
-    assert!(
-        of_calls(&sampled).eq(["sampling/createMessage"]),
-        "{sampled:?}"
-    );
-    assert!(said(sampled.result()).contains("An answer"), "{sampled:?}");
+    assert_eq!(of_calls(&sampled), ["sampling/createMessage"]);
+    checks::contains(said(sampled.result()), &["An answer"]);
     let elicited = peer.tool("trigger-elicitation-request", json!({})).await;
-    assert!(
-        of_calls(&elicited).eq(["elicitation/create"]),
-        "{elicited:?}"
-    );
-    assert!(said(elicited.result()).contains("Alice"), "{elicited:?}");
+    assert_eq!(of_calls(&elicited), ["elicitation/create"]);
+    checks::contains(said(elicited.result()), &["Alice"]);
 }
 
 /// A session with a separate instance lists the same tools as a direct client: fewer tools for a client with fewer
 /// capabilities.
 #[tokio::test]
 async fn real_servers_list_what_their_client_can_use() {
-    let entry = with(npm(EVERYTHING, &[]), json!({ "sharing": "session" }));
-    let gateway = Setup::new().server("everything", entry).serve().await;
-    gateway.up("everything").await;
+    let gateway = gateway(json!({ "sharing": "session" })).await;
     let mut plain = Peer::http(gateway.client(), LEGACY, json!({})).await;
     let few = tools(&mut plain).await;
     assert_eq!(few.len(), 13, "{few:?}");
@@ -350,11 +285,7 @@ async fn real_servers_list_what_their_client_can_use() {
 /// says so.
 #[tokio::test]
 async fn real_servers_say_what_their_client_lacks() {
-    let gateway = Setup::new()
-        .server("everything", npm(EVERYTHING, &[]))
-        .serve()
-        .await;
-    gateway.up("everything").await;
+    let gateway = gateway(json!({})).await;
     for version in [LEGACY, MODERN] {
         let mut peer = Peer::http(gateway.client(), version, json!({})).await;
         for (tool, capability) in [
@@ -363,37 +294,29 @@ async fn real_servers_say_what_their_client_lacks() {
         ] {
             let outcome = peer.tool(tool, json!({ "prompt": "Say something" })).await;
             assert!(outcome.asked.is_empty(), "{outcome:?}");
-            let text = outcome.response.to_string();
-            for part in [tool, "`everything`", &format!("`{capability}`")] {
-                assert!(text.contains(part), "{part}: {text}");
-            }
+            let capability = format!("`{capability}`");
+            checks::contains(outcome.response, &[tool, "`everything`", &capability]);
         }
     }
 }
 
-/// Over stdio, from command and arguments, with its own environment variables.
+/// server-everything works over stdio, from command and arguments, with its own environment variables.
 #[tokio::test]
 async fn p03_real_servers_over_stdio() {
     let mut entry = npm(EVERYTHING, &["stdio"]);
     entry["env"] = json!({ "ONLY_FOR_IT": "yes" });
-    let gateway = Setup::new()
-        .env("OF_THE_HOST", "secret")
-        .server("everything", entry)
-        .serve()
-        .await;
-    gateway.up("everything").await;
+    let setup = Setup::new().env("OF_THE_HOST", "secret");
+    let gateway = setup.server("everything", entry).connected().await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
-        everything(&mut peer, "").await;
+        everything(&mut peer).await;
         let env = peer.tool("get-env", json!({})).await;
         let env = said(env.result());
-        assert!(
-            env.contains("ONLY_FOR_IT") && !env.contains("OF_THE_HOST"),
-            "{env}"
-        );
+        checks::contains(&env, &["ONLY_FOR_IT"]);
+        checks::lacks(&env, &["OF_THE_HOST"]);
     }
 }
 
-/// Over HTTP+SSE and streamable HTTP. With type `http`, the transport is detected.
+/// server-everything works over HTTP+SSE and streamable HTTP. With the type `http`, the gateway detects the transport.
 #[tokio::test]
 async fn p06_real_servers_over_sse_and_http() {
     for (transport, path, kind) in [
@@ -403,13 +326,9 @@ async fn p06_real_servers_over_sse_and_http() {
     ] {
         let (_server, url) = everything_at(transport, path).await;
         let entry = json!({ "type": kind, "url": url, "headers": { "X-Test": "1" } });
-        let gateway = Setup::new().server("everything", entry).serve().await;
-        gateway.up("everything").await;
-        for mut peer in [
-            Peer::http(gateway.client(), LEGACY, all_capabilities()).await,
-            Peer::http(gateway.client(), MODERN, all_capabilities()).await,
-        ] {
-            everything(&mut peer, "").await;
+        let gateway = Setup::new().server("everything", entry).connected().await;
+        for mut peer in [gateway.legacy().await, gateway.modern().await] {
+            everything(&mut peer).await;
         }
     }
 }

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use common::{
     Gateway, Setup,
     chat::{ask, put, told},
+    checks,
     real::python,
 };
 use serde_json::{Value, json};
@@ -124,8 +125,15 @@ async fn call(tools: &[Arc<dyn Tool>], name: &str, arguments: Value) -> adk_core
     tool.execute(invocation(), arguments).await
 }
 
-fn converted() -> Value {
-    json!({ "source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC" })
+/// Converts noon in this time zone to UTC.
+async fn convert(tools: &[Arc<dyn Tool>], zone: &str) -> adk_core::Result<Value> {
+    let arguments = json!({ "source_timezone": zone, "time": "12:00", "target_timezone": "UTC" });
+    call(tools, "convert_time", arguments).await
+}
+
+/// Makes a call that must succeed.
+async fn convert_noon(tools: &[Arc<dyn Tool>]) -> Value {
+    convert(tools, "Asia/Tokyo").await.expect("a result")
 }
 
 #[tokio::test]
@@ -135,26 +143,21 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     assert_eq!(toolset.name(), "shop");
     let tools = tools(&toolset).await;
     let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
-    // In the order of registration.
+    // The tools are in the order of registration.
     assert_eq!(names, ["get_current_time", "convert_time", "fetch"]);
 
-    // As the server declares them, here and over REST.
-    let convert = &tools[1];
-    let parameters = convert.parameters_schema().expect("parameters");
-    assert_eq!(
-        parameters["required"],
-        json!(["source_timezone", "time", "target_timezone"])
-    );
+    // The parameters are as the server declares them, here and over REST.
+    let parameters = tools[1].parameters_schema().expect("parameters");
+    let required = json!(["source_timezone", "time", "target_timezone"]);
+    assert_eq!(parameters["required"], required);
     let declared = told(&gateway, "/tools?project=shop&format=adk").await;
     let declarations: Vec<Value> = tools.iter().map(|tool| tool.declaration()).collect();
     assert_eq!(declared["declarations"], json!(declarations));
     let anthropic = told(&gateway, "/tools?project=shop&format=anthropic&server=time").await;
-    assert_eq!(
-        anthropic["declarations"].as_array().expect("tools").len(),
-        2
-    );
-    assert_eq!(anthropic["declarations"][1]["name"], "convert_time");
-    assert_eq!(anthropic["declarations"][1]["input_schema"], parameters);
+    let declarations = anthropic["declarations"].as_array().expect("tools");
+    assert_eq!(declarations.len(), 2);
+    assert_eq!(declarations[1]["name"], "convert_time");
+    assert_eq!(declarations[1]["input_schema"], parameters);
     let openai = told(&gateway, "/tools?project=shop&format=openai").await;
     assert_eq!(openai["declarations"][0]["type"], "function");
     assert_eq!(openai["declarations"][2]["function"]["name"], "fetch");
@@ -162,35 +165,23 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     let refused = ask(&gateway, "GET", path, &Value::Null).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
 
-    let result = call(&tools, "convert_time", converted())
-        .await
-        .expect("a result");
-    assert!(result.to_string().contains("03:00"), "{result}");
-    let wrong =
-        json!({ "source_timezone": "Atlantis/City", "time": "12:00", "target_timezone": "UTC" });
-    let error = call(&tools, "convert_time", wrong).await;
-    let error = error
-        .expect_err("an unknown time zone is an error")
-        .to_string();
-    assert!(error.contains("Atlantis/City"), "{error}");
+    checks::contains(convert_noon(&tools).await, &["03:00"]);
+    let error = convert(&tools, "Atlantis/City").await;
+    let error = error.expect_err("an unknown time zone is an error");
+    checks::contains(error, &["Atlantis/City"]);
     let site = Site::new("<html><body><p>Three leeks.</p></body></html>").await;
     let page = json!({ "url": site.at("/soup") });
     let page = call(&tools, "fetch", page).await.expect("a result");
-    assert!(page.to_string().contains("Three leeks."), "{page}");
+    checks::contains(page, &["Three leeks."]);
     let error = call(&tools, "fetch", json!(["no object"])).await;
-    let error = error
-        .expect_err("arguments that are not an object are an error")
-        .to_string();
-    assert!(error.contains("not a JSON object"), "{error}");
+    let error = error.expect_err("arguments that are not an object are an error");
+    checks::contains(error, &["not a JSON object"]);
 }
 
 #[tokio::test]
 async fn p09_what_an_adk_agent_calls_is_recorded() {
     let gateway = shop().await;
-    let tools = tools(&toolset(endpoint(&gateway)).await).await;
-    call(&tools, "convert_time", converted())
-        .await
-        .expect("a result");
+    convert_noon(&tools(&toolset(endpoint(&gateway)).await).await).await;
     let calls = told(&gateway, "/calls?project=shop").await;
     let calls = calls["calls"].as_array().expect("calls");
     assert_eq!(calls.len(), 1, "{calls:?}");
@@ -213,19 +204,16 @@ async fn p10_the_connection_is_made_when_the_toolset_is_built() {
     let endpoint = endpoint(&gateway);
     assert_eq!(started().await, [0, 0], "it was started at boot");
     for _ in 0..3 {
-        let tools = tools(&toolset(endpoint.clone()).await).await;
-        call(&tools, "convert_time", converted())
-            .await
-            .expect("a result");
+        convert_noon(&tools(&toolset(endpoint.clone()).await).await).await;
         assert_eq!(started().await, [1, 1], "a later run did not reuse it");
     }
 
-    // The endpoint is unreachable: the error names it.
+    // If the endpoint is unreachable, the error names it.
     let nowhere = Endpoint::new("http://127.0.0.1:1/mcp/shop").with_token("twh_secret");
     let error = Toolset::build("shop", Arc::new(nowhere)).await;
     let error = error.err().expect("nobody listens there").to_string();
-    assert!(error.contains("127.0.0.1:1/mcp/shop"), "{error}");
-    assert!(!error.contains("twh_secret"), "{error}");
+    checks::contains(&error, &["127.0.0.1:1/mcp/shop"]);
+    checks::lacks(&error, &["twh_secret"]);
 }
 
 #[tokio::test]
@@ -241,22 +229,15 @@ async fn p11_agents_of_a_project_share_a_connection() {
     let mut running = Vec::new();
     for toolset in built {
         let tools = tools(&toolset).await;
-        running.push(async move { call(&tools, "convert_time", converted()).await });
+        running.push(async move { convert_noon(&tools).await });
     }
-    for result in futures_util::future::join_all(running).await {
-        result.expect("a result");
-    }
+    futures_util::future::join_all(running).await;
     let shown = told(&gateway, "/mcp/servers/time?project=shop").await;
-    assert_eq!(
-        (&shown["starts"], &shown["calls"]),
-        (&json!(1), &json!(3)),
-        "{shown}"
-    );
+    assert_eq!(shown["starts"], 1, "{shown}");
+    assert_eq!(shown["calls"], 3, "{shown}");
 
     // A session that was ended is opened again.
     let tools = tools(&toolset(shared.clone()).await).await;
     shared.stop().await;
-    call(&tools, "convert_time", converted())
-        .await
-        .expect("a result");
+    convert_noon(&tools).await;
 }

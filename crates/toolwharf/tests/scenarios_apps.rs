@@ -4,18 +4,23 @@
 
 mod common;
 
-use common::{Gateway, LEGACY, Setup, real::npm, rpc, scripted, with};
+use common::{Gateway, LEGACY, Setup, checks, real::npm, rpc, scripted, steps::resource, with};
 use serde_json::{Value, json};
 use testkit::{Peer, conformance, peer::MODERN};
 
 const UI: &str = "io.modelcontextprotocol/ui";
 
-/// A scripted server with these answers.
-fn answering(setup: &Setup, name: &str, options: &[&str], answers: &Value) -> Value {
+/// Adds a scripted server of this era with these answers.
+fn answering(setup: Setup, name: &str, era: &str, answers: &Value) -> Setup {
     let file = setup.folder().join(format!("{name}.answers.json"));
     std::fs::write(&file, answers.to_string()).unwrap();
     let file = file.display().to_string();
-    scripted(name, &[options, &["--answers", &file]].concat())
+    setup.scripted(name, &["--era", era, "--answers", &file])
+}
+
+async fn list(peer: &mut Peer, method: &str, key: &str) -> Vec<Value> {
+    let outcome = peer.request(method, json!({})).await;
+    outcome.result()[key].as_array().unwrap().clone()
 }
 
 /// Returns the extensions that a server's client declared, as the server saw them.
@@ -57,19 +62,12 @@ fn app(view: &str) -> Value {
 
 #[tokio::test]
 async fn apps_of_real_servers_side_by_side() {
-    let gateway = Setup::new()
-        .server(
-            "react",
-            npm("server-basic-react/dist/index.js", &["--stdio"]),
-        )
-        .server("vue", npm("server-basic-vue/dist/index.js", &["--stdio"]))
-        .connected()
-        .await;
+    let basic = |name: &str| npm(&format!("server-basic-{name}/dist/index.js"), &["--stdio"]);
+    let setup = Setup::new().server("react", basic("react"));
+    let gateway = setup.server("vue", basic("vue")).connected().await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
-        let tools = peer.request("tools/list", json!({})).await;
-        let tools = tools.result()["tools"].as_array().unwrap().clone();
-        let resources = peer.request("resources/list", json!({})).await;
-        let resources = resources.result()["resources"].as_array().unwrap().clone();
+        let tools = list(&mut peer, "tools/list", "tools").await;
+        let resources = list(&mut peer, "resources/list", "resources").await;
         let mut views = Vec::new();
         for server in ["react", "vue"] {
             let name = format!("{server}__get-time");
@@ -78,8 +76,7 @@ async fn apps_of_real_servers_side_by_side() {
             assert_eq!(tool["_meta"]["ui"]["resourceUri"], uri, "{tool}");
             assert_eq!(tool["_meta"]["ui/resourceUri"], uri, "{tool}");
             assert!(resources.iter().any(|resource| resource["uri"] == *uri));
-            let read = peer.request("resources/read", json!({ "uri": uri })).await;
-            let content = &read.result()["contents"][0];
+            let content = resource(&mut peer, &uri).await;
             assert_eq!(content["uri"], uri);
             assert_eq!(content["mimeType"], "text/html;profile=mcp-app");
             views.push(content["text"].as_str().unwrap().to_owned());
@@ -103,10 +100,9 @@ async fn apps_of_real_servers_side_by_side() {
 #[tokio::test]
 async fn calls_of_apps_reach_their_own_server() {
     let setup = Setup::new();
-    // Both servers have the same URI, and each speaks another era.
-    let one = answering(&setup, "one", &["--era", "legacy"], &app("ui://shown"));
-    let two = answering(&setup, "two", &["--era", "modern"], &app("ui://shown"));
-    let setup = setup.server("one", one).server("two", two);
+    // Both servers have a view with the same URI, and they speak different eras.
+    let setup = answering(setup, "one", "legacy", &app("ui://shown"));
+    let setup = answering(setup, "two", "modern", &app("ui://shown"));
     let gateway = setup.connected().await;
     let pid = async |peer: &mut Peer, name: &str, meta: Value| {
         let params = json!({ "name": name, "arguments": {}, "_meta": meta });
@@ -115,8 +111,7 @@ async fn calls_of_apps_reach_their_own_server() {
     };
     let read = async |peer: &mut Peer, server: &str| {
         let uri = format!("ui://{server}/shown");
-        let read = peer.request("resources/read", json!({ "uri": uri })).await;
-        assert_eq!(read.result()["contents"][0]["uri"], uri);
+        assert_eq!(resource(peer, &uri).await["uri"], uri);
     };
     let mut peer = gateway.legacy().await;
     let one = pid(&mut peer, "one__pid", json!({})).await;
@@ -129,14 +124,14 @@ async fn calls_of_apps_reach_their_own_server() {
     let two = pid(&mut peer, "two__pid", json!({})).await;
     assert!(two.is_string() && two != one);
     let refused = peer.tool("pid", json!({})).await;
-    let message = refused.response["error"]["message"].to_string();
-    assert!(message.contains("`one__pid` or `two__pid`"), "{message}");
+    let which = "`one__pid` or `two__pid`";
+    checks::contains(&refused.response["error"]["message"], &[which]);
     // The host can name the view.
     for (server, its) in [("one", &one), ("two", &two)] {
         let said = json!({ "ui": { "resourceUri": format!("ui://{server}/shown") } });
         assert_eq!(pid(&mut peer, "pid", said).await, *its);
     }
-    // Views of another client do not count.
+    // Views that another client opened do not count.
     let mut peer = gateway.legacy().await;
     assert_eq!(pid(&mut peer, "pid", json!({})).await, Value::Null);
     read(&mut peer, "two").await;
@@ -146,23 +141,22 @@ async fn calls_of_apps_reach_their_own_server() {
 #[tokio::test]
 async fn extensions_of_clients_are_told_to_servers() {
     let own = json!({ "extensions": { "com.example/x": { "a": 1 } } });
-    let shares = json!({ "sharing": "session" });
-    let setup = Setup::new()
-        .settings("naming = \"always-prefix\"\n")
-        .scripted("shared", &[])
-        .server("own", with(scripted("own", &[]), shares.clone()));
-    let gateway = setup.serve().await;
+    let setup = |extensions: &str| {
+        let own = with(scripted("own", &[]), json!({ "sharing": "session" }));
+        Setup::new()
+            .settings(&format!("naming = \"always-prefix\"\n{extensions}"))
+            .scripted("shared", &[])
+            .server("own", own)
+    };
+    let gateway = setup("").serve().await;
     let ui = json!({ UI: { "mimeTypes": ["text/html;profile=mcp-app"] } });
     let mut peer = Peer::http(gateway.client(), LEGACY, own.clone()).await;
     assert_eq!(declared(&mut peer, "shared").await, ui);
     assert_eq!(declared(&mut peer, "own").await, own["extensions"]);
 
     // A modern client on stdio also gets a separate instance.
-    let setup = Setup::new()
-        .settings("naming = \"always-prefix\"\n[extensions]\n\"com.example/y\" = { level = 3 }\n")
-        .scripted("shared", &[])
-        .server("own", with(scripted("own", &[]), shares));
-    let (client, _folder) = setup.stdio();
+    let extensions = "[extensions]\n\"com.example/y\" = { level = 3 }\n";
+    let (client, _folder) = setup(extensions).stdio();
     let mut peer = Peer::stdio(client, MODERN, own.clone()).await;
     let set = json!({ "com.example/y": { "level": 3 } });
     assert_eq!(declared(&mut peer, "shared").await, set);
@@ -173,9 +167,8 @@ async fn extensions_of_clients_are_told_to_servers() {
 async fn extensions_of_servers_reach_clients_of_both_eras() {
     let setup = Setup::new();
     let says = |name: &str| json!({ "capabilities": { "extensions": { name: { "v": 2 } } } });
-    let old = answering(&setup, "old", &["--era", "legacy"], &says("com.example/o"));
-    let new = answering(&setup, "new", &["--era", "modern"], &says("com.example/n"));
-    let setup = setup.server("old", old).server("new", new);
+    let setup = answering(setup, "old", "legacy", &says("com.example/o"));
+    let setup = answering(setup, "new", "modern", &says("com.example/n"));
     let gateway = setup.connected().await;
     for version in [LEGACY, MODERN] {
         let found = capabilities(&gateway, "/mcp", version).await;
@@ -192,11 +185,12 @@ async fn extensions_of_servers_reach_clients_of_both_eras() {
 
 const SKILLS: &str = "io.modelcontextprotocol/skills";
 
-/// A server with the skill `team/{name}` and one that it does not list.
+/// A server with the skill `team/{name}`, and a skill that the server does not list.
 fn skills(name: &str) -> Value {
     let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    let file = |path: &str| format!("skill://{path}/SKILL.md");
     let entry = |path: &str, name: &str| {
-        let file = format!("skill://{path}/SKILL.md");
+        let file = file(path);
         let help = format!("skill://{path}/docs/help.md");
         json!({
             "uri": file,
@@ -217,7 +211,6 @@ fn skills(name: &str) -> Value {
             "---\nname: {name}\ndescription: What it is for\nmetadata:\n  link: skill://left/alone\n  n: 1\n---\n\nDo it.\n"
         )
     };
-    let file = |path: &str| format!("skill://{path}/SKILL.md");
     let complete = |mut members: Value| {
         members["resultType"] = json!("complete");
         members["ttlMs"] = json!(1000);
@@ -234,14 +227,9 @@ fn skills(name: &str) -> Value {
         "description": "What it is for",
         "mimeType": "text/markdown",
     });
-    let children = json!([
-        listed,
-        {
-            "uri": format!("skill://{path}/docs"),
-            "name": "docs",
-            "mimeType": "inode/directory",
-        },
-    ]);
+    let docs = format!("skill://{path}/docs");
+    let docs = json!({ "uri": docs, "name": "docs", "mimeType": "inode/directory" });
+    let children = json!({ "resultType": "complete", "resources": [listed, docs] });
     let refused = json!({ "error": { "code": -32602 } });
     json!({
         "capabilities": {
@@ -256,9 +244,7 @@ fn skills(name: &str) -> Value {
             "resources/list": complete(json!({ "resources": [listed] })),
             (format!("resources/read {}", file(&path))): read(&path, name),
             "resources/read skill://hidden/SKILL.md": read("hidden", "hidden"),
-            (format!("resources/directory/read skill://{path}")): {
-                "resultType": "complete", "resources": children,
-            },
+            (format!("resources/directory/read skill://{path}")): children,
             "resources/directory/read *": refused,
         },
     })
@@ -266,19 +252,11 @@ fn skills(name: &str) -> Value {
 
 #[tokio::test]
 async fn skills_of_all_servers_are_one_list() {
-    let setup = Setup::new();
-    let modern = &["--era", "modern"];
-    let one = answering(&setup, "one", modern, &skills("refunds"));
-    let two = answering(&setup, "two", modern, &skills("refunds"));
-    let gateway = setup
-        .server("one", one)
-        .server("two", two)
-        .scripted("three", &[])
-        .connected()
-        .await;
+    let setup = answering(Setup::new(), "one", "modern", &skills("refunds"));
+    let setup = answering(setup, "two", "modern", &skills("refunds"));
+    let gateway = setup.scripted("three", &[]).connected().await;
     let mut peer = gateway.modern().await;
-    let listed = peer.request("skills/list", json!({})).await;
-    let listed = listed.result()["skills"].as_array().unwrap().clone();
+    let listed = list(&mut peer, "skills/list", "skills").await;
     let original = skills("refunds")["methods"]["skills/list"]["skills"][0].clone();
     for (server, entry) in ["one", "two"].into_iter().zip(&listed) {
         let exposed = |uri: &Value| {
@@ -294,20 +272,19 @@ async fn skills_of_all_servers_are_one_list() {
         let uri = &entry["uri"];
         let got = peer.request("skills/get", json!({ "uri": uri })).await;
         assert_eq!(got.result()["skill"], *entry);
-        let read = peer.request("resources/read", json!({ "uri": uri })).await;
-        assert_eq!(read.result()["contents"][0]["uri"], *uri);
-        let root = uri.as_str().unwrap().strip_suffix("/SKILL.md").unwrap();
+        let uri = uri.as_str().unwrap();
+        assert_eq!(resource(&mut peer, uri).await["uri"], uri);
+        let root = uri.strip_suffix("/SKILL.md").unwrap();
         let params = json!({ "uri": root });
         let children = peer.request("resources/directory/read", params).await;
         let children = &children.result()["resources"];
-        assert_eq!(children[0]["uri"], *uri);
+        assert_eq!(children[0]["uri"], uri);
         assert_eq!(children[1]["uri"], format!("{root}/docs"));
-        // A skill that is not listed.
-        let hidden = json!({ "uri": format!("skill://{server}/hidden/SKILL.md") });
-        let got = peer.request("skills/get", hidden.clone()).await;
-        assert_eq!(got.result()["skill"]["uri"], hidden["uri"]);
-        let read = peer.request("resources/read", hidden.clone()).await;
-        assert_eq!(read.result()["contents"][0]["uri"], hidden["uri"]);
+        // This skill is not listed.
+        let hidden = format!("skill://{server}/hidden/SKILL.md");
+        let got = peer.request("skills/get", json!({ "uri": hidden })).await;
+        assert_eq!(got.result()["skill"]["uri"], hidden);
+        assert_eq!(resource(&mut peer, &hidden).await["uri"], hidden);
     }
     assert_eq!(listed.len(), 2);
     let missing = json!({ "uri": "skill://one/nothing/SKILL.md" });
@@ -316,28 +293,20 @@ async fn skills_of_all_servers_are_one_list() {
         assert_eq!(outcome.response["error"]["code"], -32602, "{method}");
     }
     let found = capabilities(&gateway, "/mcp", MODERN).await;
-    assert_eq!(
-        found["extensions"][SKILLS],
-        json!({ "directoryRead": true })
-    );
+    let read = json!({ "directoryRead": true });
+    assert_eq!(found["extensions"][SKILLS], read);
     // Extensions exist from 2026-07-28 on.
     let found = capabilities(&gateway, "/mcp", LEGACY).await;
     assert_eq!(found.get("extensions"), None, "{found}");
-    let outcome = gateway
-        .legacy()
-        .await
-        .request("skills/list", json!({}))
-        .await;
+    let mut legacy = gateway.legacy().await;
+    let outcome = legacy.request("skills/list", json!({})).await;
     assert_eq!(outcome.response["error"]["code"], -32601);
 }
 
 #[tokio::test]
 async fn skills_conform() {
-    let setup = Setup::new();
-    let modern = &["--era", "modern"];
-    let one = answering(&setup, "one", modern, &skills("refunds"));
-    let two = answering(&setup, "two", modern, &skills("returns"));
-    let setup = setup.server("one", one).server("two", two);
+    let setup = answering(Setup::new(), "one", "modern", &skills("refunds"));
+    let setup = answering(setup, "two", "modern", &skills("returns"));
     let gateway = setup.connected().await;
     let all = format!("{}/mcp", gateway.url);
     let single = format!("{}/mcp/-/one", gateway.url);

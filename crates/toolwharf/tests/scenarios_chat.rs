@@ -5,8 +5,10 @@ mod common;
 
 use common::{
     Gateway, LEGACY, Setup,
-    chat::{agent, ask, chat, of, put, recipes, say, text, told, with_agent},
+    chat::{agent, ask, chat, of, put, recipes, say, told, with_agent},
+    checks,
     real::python,
+    steps::replied,
     tools,
 };
 use serde_json::{Value, json};
@@ -66,60 +68,45 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
     ]);
     let llm = Llm::start(&script).await;
     let gateway = kitchen(&llm).await;
-    let events = say(&gateway, &format!("Keep {url}")).await;
-    assert_eq!(text(&events), "Here is the leek soup.", "{events:?}");
-    let calls: Vec<_> = of(&events, "tool_call")
-        .iter()
-        .map(|call| call["server"].clone())
-        .collect();
-    assert_eq!(calls, ["fetch", "recipes", "native"]);
+    let events = replied(
+        say(&gateway, &format!("Keep {url}")).await,
+        "Here is the leek soup.",
+    );
+    let calls = of(&events, "tool_call").into_iter();
+    let servers: Vec<_> = calls.map(|call| &call["server"]).collect();
+    assert_eq!(servers, ["fetch", "recipes", "native"]);
     let card = of(&events, "native");
     assert_eq!(card.len(), 1, "{events:?}");
     assert_eq!(card[0]["payload"]["ingredients"][0], "3 leeks");
-    assert_eq!(
-        events.last().map(|last| &last["type"]),
-        Some(&json!("done"))
-    );
 
-    // The recipe is in the file: another process of the server finds it.
+    // The recipe was written to the file: another process of the server finds it.
     let mut peer = gateway.legacy().await;
     let listed = peer.tool("list_recipes", json!({ "text": "leek" })).await;
     let recipes = &listed.result()["structuredContent"]["recipes"];
     assert_eq!(recipes.as_array().map(Vec::len), Some(1), "{listed:?}");
     assert_eq!(recipes[0]["source_url"], url);
 
-    // P09: each call is recorded, including calls of native tools, and belongs to the run.
+    // P09: each call is recorded with its run, including calls of native tools.
     let run = of(&events, "started")[0]["run"].clone();
     let recorded = told(&gateway, "/calls").await;
     let recorded = recorded["calls"].as_array().expect("calls").iter();
     let recorded: Vec<_> = recorded.filter(|call| call["run"] == run).collect();
-    let tools: Vec<_> = recorded
-        .iter()
-        .rev()
-        .map(|call| call["tool"].clone())
-        .collect();
-    assert_eq!(
-        tools,
-        ["fetch", "create_recipe", "display_recipe"],
-        "{recorded:?}"
-    );
-    assert!(
-        recorded.iter().all(|call| call["status"] == "ok"),
-        "{recorded:?}"
-    );
+    let tools: Vec<_> = recorded.iter().rev().map(|call| &call["tool"]).collect();
+    let all = ["fetch", "create_recipe", "display_recipe"];
+    assert_eq!(tools, all, "{recorded:?}");
+    let is_ok = |call: &&Value| call["status"] == "ok";
+    assert!(recorded.iter().all(is_ok), "{recorded:?}");
 
     let whole = told(&gateway, &format!("/runs/{}", run.as_str().expect("an id"))).await;
     assert_eq!(whole["status"], "done", "{whole}");
     assert_eq!(whole["turns"], 4, "{whole}");
     assert_eq!(whole["conversation"], events[0]["id"], "{whole}");
     assert!(whole["input_tokens"].as_i64() > Some(0), "{whole}");
-    let of_run: Vec<_> = whole["calls"].as_array().expect("calls").iter().collect();
-    let newest_first: Vec<_> = of_run.into_iter().rev().collect();
+    let of_run = whole["calls"].as_array().expect("calls").iter();
+    let newest_first: Vec<_> = of_run.rev().collect();
     assert_eq!(newest_first, recorded, "{whole}");
-    assert_eq!(
-        events.last().map(|last| (&last["type"], &last["run"])),
-        Some((&json!("done"), &run))
-    );
+    let last = events.last().map(|last| (&last["type"], &last["run"]));
+    assert_eq!(last, Some((&json!("done"), &run)));
 
     // The conversation is kept and can be continued.
     let id = events[0]["id"].clone();
@@ -127,24 +114,17 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
     llm.script(&turns(&[expecting(says("You are welcome."), again)]))
         .await;
     let more = json!({ "conversation": id, "message": "Thanks" });
-    let events = chat(&gateway, "/chat", &more).await;
-    assert_eq!(text(&events), "You are welcome.", "{events:?}");
+    replied(chat(&gateway, "/chat", &more).await, "You are welcome.");
     let path = format!("/conversations/{}", id.as_str().expect("an id"));
     let whole = told(&gateway, &path).await;
-    assert_eq!(
-        whole["messages"].as_array().map(Vec::len),
-        Some(10),
-        "{whole}"
-    );
-    assert_eq!(
-        told(&gateway, "/conversations").await["conversations"][0]["id"],
-        id
-    );
-    assert_eq!(
-        ask(&gateway, "DELETE", &path, &Value::Null).await.status,
-        204
-    );
-    assert_eq!(ask(&gateway, "GET", &path, &Value::Null).await.status, 404);
+    let messages = whole["messages"].as_array().map(Vec::len);
+    assert_eq!(messages, Some(10), "{whole}");
+    let kept = told(&gateway, "/conversations").await;
+    assert_eq!(kept["conversations"][0]["id"], id);
+    for (method, status) in [("DELETE", 204), ("GET", 404)] {
+        let reply = ask(&gateway, method, &path, &Value::Null).await;
+        assert_eq!(reply.status, status, "{method}");
+    }
 }
 
 #[tokio::test]
@@ -158,23 +138,21 @@ async fn r03_a_site_that_is_closed_to_robots_is_told_of_and_nothing_is_stored() 
     ]);
     let llm = Llm::start(&script).await;
     let gateway = kitchen(&llm).await;
-    let events = say(&gateway, &url).await;
-    assert_eq!(text(&events), "The site does not allow it.", "{events:?}");
+    let events = replied(say(&gateway, &url).await, "The site does not allow it.");
     assert_eq!(of(&events, "tool_result")[0]["is_error"], true);
     let mut peer = gateway.legacy().await;
     let listed = peer.tool("list_recipes", json!({})).await;
     assert_eq!(listed.result()["structuredContent"]["recipes"], json!([]));
 }
 
-/// Pages that are missing, too large for a model, or not text: the model gets an error, and the turn continues.
+/// If a page is missing, too large for a model, or not text, the model gets an error and the turn continues.
 #[tokio::test]
 async fn r03_what_cannot_be_read_as_it_is_is_told() {
     let site = Site::new(PAGE).await;
     let fetched = ["/missing", "/huge", "/picture.png", "/plain"].map(|path| site.at(path));
     let calls = ["t1", "t2", "t3", "t4"].into_iter().zip(&fetched);
-    let calls: Vec<_> = calls
-        .map(|(id, url)| (id, "fetch", json!({ "url": url })))
-        .collect();
+    let calls = calls.map(|(id, url)| (id, "fetch", json!({ "url": url })));
+    let calls: Vec<_> = calls.collect();
     let told = json!({ "tool_results": [
         { "id": "t1", "contains": "status code 404", "is_error": true },
         { "id": "t2", "contains": "Content truncated", "is_error": false },
@@ -187,11 +165,13 @@ async fn r03_what_cannot_be_read_as_it_is_is_told() {
     ]);
     let llm = Llm::start(&script).await;
     let gateway = kitchen(&llm).await;
-    let events = say(&gateway, &fetched.join(" ")).await;
-    assert_eq!(text(&events), "One of them is a recipe.", "{events:?}");
+    replied(
+        say(&gateway, &fetched.join(" ")).await,
+        "One of them is a recipe.",
+    );
 }
 
-/// A06, A08 and a server that dies during a turn: each is a tool result, and the turn continues.
+/// A06, A08 and a server that dies during a turn: each error becomes a tool result, and the turn continues.
 #[tokio::test]
 async fn a08_an_unknown_tool_and_a_dying_server_are_results() {
     let unknown = json!({ "tool_results": [
@@ -209,36 +189,30 @@ async fn a08_an_unknown_tool_and_a_dying_server_are_results() {
     let setup = Setup::new().scripted("one", &[]);
     let gateway = with_agent(setup, &llm, "", &more()).await;
     gateway.up("one").await;
-    let events = say(&gateway, "go").await;
-    assert_eq!(text(&events), "So be it.", "{events:?}");
+    replied(say(&gateway, "go").await, "So be it.");
 }
 
-/// Reported before anything is started, with the remedy, and without the key.
+/// A missing setting is reported before anything is started. The error has the remedy, and does not contain the key.
 #[tokio::test]
 async fn what_is_not_set_up_is_said_at_once() {
     let bare = Setup::new().serve().await;
     let message = json!({ "message": "hi" });
     let reply = ask(&bare, "POST", "/chat", &message).await;
     assert_eq!(reply.status, 409);
-    assert!(reply.text().contains("[agent]"), "{}", reply.text());
+    checks::contains(reply.text(), &["[agent]"]);
 
     let llm = Llm::with_key("sk-right", &turns(&[says("hi")])).await;
     let settings = agent(&llm, &more());
     let keyless = Setup::new().settings(&settings).serve().await;
     let reply = ask(&keyless, "POST", "/chat", &message).await;
     assert_eq!(reply.status, 409);
-    assert!(
-        reply.text().contains("ANTHROPIC_API_KEY"),
-        "{}",
-        reply.text()
-    );
+    checks::contains(reply.text(), &["ANTHROPIC_API_KEY"]);
 
     // A project's secret can be the model's key, for that project only.
     let secret = "/projects/p/secrets/ANTHROPIC_API_KEY";
     put(&keyless, "/projects/p", json!({})).await;
     put(&keyless, secret, json!({ "value": "sk-right" })).await;
-    let events = chat(&keyless, "/chat?project=p", &message).await;
-    assert_eq!(text(&events), "hi", "{events:?}");
+    replied(chat(&keyless, "/chat?project=p", &message).await, "hi");
     assert_eq!(ask(&keyless, "POST", "/chat", &message).await.status, 409);
     let own = told(&keyless, "/conversations?project=p").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
@@ -249,10 +223,9 @@ async fn what_is_not_set_up_is_said_at_once() {
     let wrong = json!({ "value": "sk-wrong-and-secret" });
     put(&keyless, secret, wrong).await;
     let events = chat(&keyless, "/chat?project=p", &message).await;
-    let error = of(&events, "error");
-    assert_eq!(error.len(), 1, "{events:?}");
-    assert!(!format!("{events:?}").contains("sk-wrong"), "{events:?}");
-    assert!(!keyless.process.stderr().contains("sk-wrong"));
+    assert_eq!(of(&events, "error").len(), 1, "{events:?}");
+    let said = format!("{events:?}{}", keyless.process.stderr());
+    checks::lacks(said, &["sk-wrong"]);
 }
 
 /// The error for a tool that is kept back says so, and not that the tool is unknown.
@@ -275,6 +248,5 @@ async fn a_call_of_a_tool_that_is_kept_back_says_so() {
         tools(&mut alpha).await.is_empty()
     })
     .await;
-    let events = say(&gateway, "Go").await;
-    assert_eq!(text(&events), "It is kept back.", "{events:?}");
+    replied(say(&gateway, "Go").await, "It is kept back.");
 }

@@ -9,9 +9,11 @@ use std::{
 };
 
 use common::{
-    Gateway, LEGACY, Setup,
+    Gateway, LEGACY, Setup, checks,
     cli::{self, Said},
-    scripted, shell, tools,
+    scripted, shell,
+    steps::{accepted, admin},
+    tools,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -99,14 +101,22 @@ impl Home {
         cli::said(command, "").await
     }
 
-    /// Returns the state of each installed client.
-    async fn states(&self) -> Vec<(String, String)> {
+    /// Returns a line for each installed client, with its state.
+    async fn states(&self) -> String {
         let listed = self.run("connect -o json").await.code(0).json();
-        let text = |value: &Value| value.as_str().expect("a text").to_owned();
         let clients = listed["clients"].as_array().expect("clients").iter();
-        clients
-            .map(|client| (text(&client["name"]), text(&client["state"])))
-            .collect()
+        let lines = clients.map(|client| {
+            let text = |key: &str| client[key].as_str().expect("a text");
+            format!("{} {}\n", text("name"), text("state"))
+        });
+        lines.collect()
+    }
+
+    /// Asserts that all files of the clients are as they were at first.
+    fn is_untouched(&self) {
+        for (name, file, text, _) in FILES {
+            assert_eq!(self.text(file), *text, "{name}");
+        }
     }
 
     /// Returns the servers of Toolwharf's file.
@@ -125,72 +135,58 @@ impl Home {
     }
 }
 
+fn mode(file: &Path) -> u32 {
+    let there = fs::metadata(file).expect("a file");
+    there.permissions().mode() & 0o777
+}
+
 #[tokio::test]
 async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
     let home = Home::new();
-    let all = |state: &str| -> Vec<_> {
+    let all = |state: &str| -> String {
         let names = FILES.iter().map(|(name, ..)| *name);
-        names
-            .map(|name| (name.to_owned(), state.to_owned()))
-            .collect()
+        names.map(|name| format!("{name} {state}\n")).collect()
     };
     assert_eq!(home.states().await, all("not_connected"));
     // Nothing is written before the user has agreed, and a dry run leaves nothing behind.
-    let asked = home.run("connect --all").await.code(2);
-    assert!(asked.err.contains("--yes"), "{asked:?}");
-    let seen = home.run("connect --all --dry-run").await.code(0);
-    for (name, file, text, _) in FILES {
-        assert_eq!(home.text(file), *text, "{name}");
-        assert!(
-            seen.out
-                .contains(&format!("+++ {}", home.path(file).display())),
-            "{seen:?}"
-        );
+    home.run("connect --all").await.code(2).says("--yes");
+    let seen = home.run("connect --all --dry-run").await.code(0).out;
+    home.is_untouched();
+    for (_, file, ..) in FILES {
+        let new = format!("+++ {}", home.path(file).display());
+        checks::contains(&seen, &[&new]);
     }
-    assert!(!seen.out.contains("secret"), "{seen:?}");
+    checks::lacks(&seen, &["secret"]);
     let only_mine = fs::Permissions::from_mode(0o600);
     fs::set_permissions(home.path(".config/zed/settings.json"), only_mine).expect("a file");
-    let mode = |file: &str| {
-        let there = fs::metadata(home.path(file)).expect("a file");
-        there.permissions().mode() & 0o777
-    };
-    let modes: Vec<u32> = FILES.iter().map(|(_, file, ..)| mode(file)).collect();
+    let modes: Vec<u32> = FILES.iter().map(|it| mode(&home.path(it.1))).collect();
 
     home.run("connect --all --yes").await.code(0);
     assert_eq!(home.states().await, all("connected"));
     for ((name, file, text, mark), before) in FILES.iter().zip(modes) {
         let new = home.text(file);
-        assert!(new.contains(mark) && new.contains("\"--client\""), "{new}");
-        assert!(!new.contains("twh_"), "{new}");
-        let comments = text
-            .lines()
-            .filter(|line| line.contains("//") || line.contains('#'));
-        for line in comments {
-            assert!(
-                new.lines().any(|new| new == line),
-                "{name}: {line:?} is not in {new:?}"
-            );
+        checks::contains(&new, &[mark, "\"--client\""]);
+        checks::lacks(&new, &["twh_"]);
+        let is_comment = |line: &&str| line.contains("//") || line.contains('#');
+        for line in text.lines().filter(is_comment) {
+            let kept = new.lines().any(|new| new == line);
+            assert!(kept, "{name}: {line:?} is not in {new:?}");
         }
         assert_eq!(new.contains("\r\n"), text.contains("\r\n"), "{name}");
-        assert_eq!(mode(file), before, "{name}");
+        assert_eq!(mode(&home.path(file)), before, "{name}");
     }
     for path in home.kept() {
-        let there = fs::metadata(&path).expect("a file").permissions().mode();
-        assert_eq!(there & 0o077, 0, "{}", path.display());
+        assert_eq!(mode(&path) & 0o077, 0, "{}", path.display());
     }
     let again = home.run("connect zed").await.code(0);
     again.says("already connected");
 
     home.run("disconnect --all --yes").await.code(0);
-    for (name, file, text, _) in FILES {
-        assert_eq!(home.text(file), *text, "{name}");
-    }
+    home.is_untouched();
     assert_eq!(home.states().await, all("not_connected"));
-    assert_eq!(home.kept(), [""; 0].map(PathBuf::from));
-    home.run("disconnect zed --yes")
-        .await
-        .code(1)
-        .says("Zed is not connected");
+    assert_eq!(home.kept().len(), 0);
+    let said = home.run("disconnect zed --yes").await.code(1);
+    said.says("Zed is not connected");
 }
 
 #[tokio::test]
@@ -216,14 +212,12 @@ async fn c08_a_file_that_somebody_changed_loses_the_entry_only() {
         };
         assert_eq!(told["put_back"], put_back, "{told}");
     }
-    for (name, file, ..) in FILES {
+    for (_, file, ..) in FILES {
         let left = home.text(file);
-        assert!(
-            left.contains("theirs") && !left.contains("toolwharf"),
-            "{name}: {left}"
-        );
+        checks::contains(&left, &["theirs"]);
+        checks::lacks(&left, &["toolwharf"]);
     }
-    assert!(home.text(".cursor/mcp.json").contains("sk-cursor-secret"));
+    checks::contains(home.text(".cursor/mcp.json"), &["sk-cursor-secret"]);
     assert_eq!(home.servers(), json!({}));
 }
 
@@ -235,35 +229,22 @@ async fn c08_servers_are_moved_and_come_back() {
     home.write(".cursor/mcp.json", text);
     let ours = r#"{"mcpServers": {"taken": {"command": "ours"}}}"#;
     home.write(".config/toolwharf/mcp.json", ours);
-    assert!(
-        home.states()
-            .await
-            .contains(&("cursor".into(), "by_hand".into()))
-    );
-    let said = home
-        .run("connect cursor --move --yes -o json")
-        .await
-        .code(0);
-    let told = &said.json()[0];
+    checks::contains(home.states().await, &["cursor by_hand\n"]);
+    let said = home.run("connect cursor --move --yes -o json").await;
+    let told = &said.code(0).json()[0];
     assert_eq!(told["moved"], json!(["dice"]));
     let staying = told["staying"].as_array().expect("a list").iter();
     let staying: Vec<_> = staying.map(|one| one["name"].clone()).collect();
     assert_eq!(staying, ["taken", "lacking", "self"]);
     let left: Value = serde_json::from_str(&home.text(".cursor/mcp.json")).expect("JSON");
-    let names: Vec<_> = left["mcpServers"]
-        .as_object()
-        .expect("servers")
-        .keys()
-        .collect();
+    let left = left["mcpServers"].as_object().expect("servers").keys();
+    let names: Vec<_> = left.collect();
     assert_eq!(names, ["lacking", "taken", "self", "toolwharf"]);
     assert_eq!(home.servers()["dice"]["command"], "dice");
-    // Connecting it again in another way keeps the backup.
-    home.write(
-        ".config/toolwharf/mcp.json",
-        &home
-            .text(".config/toolwharf/mcp.json")
-            .replace("ours", "ours2"),
-    );
+    // The backup is kept when Cursor is connected again after a change.
+    let changed = home.text(".config/toolwharf/mcp.json");
+    let changed = changed.replace("ours", "ours2");
+    home.write(".config/toolwharf/mcp.json", &changed);
     home.run("connect cursor --yes").await.code(0);
     home.run("disconnect cursor --yes").await.code(0);
     assert_eq!(home.text(".cursor/mcp.json"), text);
@@ -273,63 +254,38 @@ async fn c08_servers_are_moved_and_come_back() {
 #[tokio::test]
 async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
     let home = Home::new();
-    home.write(
-        ".cursor/mcp.json",
-        "{\n  \"mcpServers\": {\n    \"a\": \"sk-secret\" 1\n}}",
-    );
+    let wrong = "{\n  \"mcpServers\": {\n    \"a\": \"sk-secret\" 1\n}}";
+    home.write(".cursor/mcp.json", wrong);
     fs::remove_file(home.path(".codex/config.toml")).expect("removed");
     fs::create_dir(home.path(".codex/config.toml")).expect("a folder");
     home.write("theirs", "{}");
     std::os::unix::fs::chown(home.path("theirs"), Some(65_534), None).expect("run this as root");
     fs::remove_file(home.path(".config/zed/settings.json")).expect("removed");
     symlink(home.path("theirs"), home.path(".config/zed/settings.json")).expect("a link");
-    home.write(
-        ".config/goose/config.yaml",
-        "extensions: {a: {type: builtin}}\n",
-    );
+    let inline = "extensions: {a: {type: builtin}}\n";
+    home.write(".config/goose/config.yaml", inline);
+    let owner = "belongs to the user with id 65534";
+    let windsurf = "Windsurf is not installed";
     for (client, parts) in [
         ("cursor", &["mcp.json:3:", "help:"][..]),
         ("codex", &["it is a directory", "config.toml", "help:"]),
-        (
-            "zed",
-            &["belongs to the user with id 65534", "as that user"],
-        ),
+        ("zed", &[owner, "as that user"]),
         ("goose", &["config.yaml", "by hand"]),
-        (
-            "windsurf",
-            &[
-                "Windsurf is not installed",
-                "mcp_config.json",
-                "Start it once",
-            ],
-        ),
+        ("windsurf", &[windsurf, "mcp_config.json", "Start it once"]),
         ("claude-desktop", &["Claude Desktop is not installed"]),
     ] {
-        let said = home.run(&format!("connect {client} --yes")).await.code(1);
-        for part in parts {
-            assert!(
-                said.err.contains(part),
-                "{client}: {part:?} is not in {said:?}"
-            );
-        }
-        assert!(!said.err.contains("sk-secret"), "{said:?}");
+        let line = format!("connect {client} --yes");
+        let said = home.run(&line).await.ends(&line, 1, parts);
+        checks::lacks(said.err, &["sk-secret"]);
     }
-    let states = home.states().await;
-    for name in ["cursor", "codex", "zed"] {
-        assert!(
-            states.contains(&(name.to_owned(), "unusable".to_owned())),
-            "{states:?}"
-        );
-    }
+    let unusable = ["cursor unusable\n", "codex unusable\n", "zed unusable\n"];
+    checks::contains(home.states().await, &unusable);
     assert_eq!(home.text("theirs"), "{}");
     // No key was created for a failed connection.
     let folder = home.path(".local/share/toolwharf/clients");
     assert!(!folder.exists() || home.kept().is_empty());
     let said = home.run("connect netscape").await.code(2);
-    assert!(
-        said.err.contains("there is no client `netscape`") && said.err.contains("cursor"),
-        "{said:?}"
-    );
+    said.says("there is no client `netscape`").says("cursor");
 }
 
 /// CPU seconds of this test's children that have ended.
@@ -338,13 +294,11 @@ fn children_cpu() -> f64 {
     let (_, rest) = stat.rsplit_once(") ").expect("the name of this process");
     // `cutime` and `cstime` of proc_pid_stat(5), in ticks of 10 ms; the rest begins with the third field.
     let ticks = rest.split(' ').skip(13).take(2);
-    ticks
-        .map(|it| it.parse::<f64>().expect("a number"))
-        .sum::<f64>()
-        / 100.0
+    let ticks = ticks.map(|it| it.parse::<f64>().expect("a number"));
+    ticks.sum::<f64>() / 100.0
 }
 
-/// Measures all children of this process, so it relies on nextest, which runs each test in a separate process.
+/// This test measures all children of its process, so it relies on nextest, which runs each test in a separate process.
 #[tokio::test]
 async fn c08_large_files_take_time_in_proportion_to_their_size() {
     // `connect` may take 2 s for 100,000 servers. An unoptimised build takes about five times as long.
@@ -371,11 +325,10 @@ async fn c08_large_files_take_time_in_proportion_to_their_size() {
             if line.starts_with("disconnect") {
                 assert_eq!(home.text(".cursor/mcp.json"), text);
             }
-            if line.ends_with("--move") {
+            if line.ends_with("--move") || line == import {
                 assert_eq!(home.servers().as_object().expect("servers").len(), count);
             }
         }
-        assert_eq!(home.servers().as_object().expect("servers").len(), count);
         took.push(each);
     }
     println!("CPU seconds: {took:.2?}");
@@ -394,7 +347,7 @@ async fn c08_root_follows_no_link_of_another_user() {
     let target = victim.path().join("target.json");
     fs::write(&target, "{}").expect("a file");
     for (file, leads_to) in [
-        // A link to the file, to a file that does not exist yet, and to the directory.
+        // Symbolic links to the file, to a file that does not exist yet, and to the directory.
         (".cursor/mcp.json", target.clone()),
         (".cursor/mcp.json", victim.path().join("new.json")),
         (".cursor", victim.path().to_owned()),
@@ -409,27 +362,18 @@ async fn c08_root_follows_no_link_of_another_user() {
         lchown(home.path(file), Some(THEIRS), None).expect("run this as root");
         let link = home.path(file).display().to_string();
         for line in ["connect cursor --yes", "connect cursor --yes --move"] {
-            let said = home.run(line).await.code(1);
+            let help = "help: run this as the owner of the file";
+            let parts = [&*link, "the user with id 65533", help];
+            let said = home.run(line).await.ends(line, 1, &parts);
             assert_eq!(said.err.matches("the symbolic link").count(), 1, "{said:?}");
-            for part in [
-                "the symbolic link",
-                &link,
-                "the user with id 65533",
-                "help: run this as the owner of the file",
-            ] {
-                assert!(
-                    said.err.contains(part),
-                    "{file}: {part:?} is not in {said:?}"
-                );
-            }
         }
         // A directory owned by the other user is refused as well.
         home.write(".codex/config.toml", "");
         lchown(home.path(".codex"), Some(THEIRS), None).expect("run this as root");
         let said = home.run("connect codex --yes").await.code(1);
-        assert!(said.err.contains("user with id 65533"), "{said:?}");
+        said.says("user with id 65533");
         assert_eq!(home.text(".codex/config.toml"), "");
-        // The same for the servers file that an import writes to.
+        // `add` and `import` also refuse to write to a servers file that the other user's link leads to.
         fs::create_dir_all(home.path(".config/toolwharf")).expect("a folder");
         let servers = home.path(".config/toolwharf/mcp.json");
         symlink(&target, &servers).expect("a link");
@@ -440,22 +384,24 @@ async fn c08_root_follows_no_link_of_another_user() {
             assert_ne!(said.code, Some(0), "{said:?}");
         }
         let left = fs::read_dir(victim.path()).expect("a folder").count();
-        assert_eq!(
-            (left, fs::read_to_string(&target).expect("a file")),
-            (1, "{}".to_owned())
-        );
+        assert_eq!(left, 1);
+        assert_eq!(fs::read_to_string(&target).expect("a file"), "{}");
     }
 }
 
-/// Starts the entry in a client's file, as the client does.
-async fn started(home: &Path, entry: &Value) -> Peer {
+/// The command of an entry in a client's file.
+fn command_of(home: &Path, entry: &Value) -> Command {
     let mut command = Command::new(entry["command"].as_str().expect("a command"));
     let args = entry["args"].as_array().expect("arguments").iter();
+    command.args(args.map(|arg| arg.as_str().expect("a text")));
+    command.env_clear().env("HOME", home);
     command
-        .args(args.map(|arg| arg.as_str().expect("a text")))
-        .env_clear()
-        .env("HOME", home);
-    Peer::stdio(StdioClient::spawn(command), LEGACY, json!({})).await
+}
+
+/// Starts an entry as its client does.
+async fn started(home: &Path, entry: &Value) -> Peer {
+    let client = StdioClient::spawn(command_of(home, entry));
+    Peer::stdio(client, LEGACY, json!({})).await
 }
 
 fn entry(file: &Path) -> Value {
@@ -490,10 +436,7 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
         client.tool("echo", json!({"text": "x"})).await.result();
     }
     let table = beside(&gateway, "calls ls").await.code(0).out;
-    assert!(
-        table.contains("client:cursor") && table.contains("client:jetbrains"),
-        "{table}"
-    );
+    checks::contains(table, &["client:cursor", "client:jetbrains"]);
     // The key may only call tools.
     let key = fs::read_to_string(home.join("data/clients/cursor.key")).expect("a key");
     let client = gateway
@@ -503,20 +446,11 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
     assert_eq!(client.at("/api/v1/keys").post(wanted).await.status, 403);
     // A revoked key is replaced.
     let keys = beside(&gateway, "key ls -o json").await.code(0).json();
-    let of = |name: &str| {
-        let keys = keys.as_array().expect("keys").iter();
-        let mut ids = keys
-            .filter(|key| key["name"] == name)
-            .map(|key| key["id"].clone());
-        ids.next()
-            .expect("a key")
-            .as_str()
-            .expect("an id")
-            .to_owned()
-    };
-    beside(&gateway, &format!("key revoke {}", of("client:cursor")))
-        .await
-        .code(0);
+    let mut keys = keys.as_array().expect("keys").iter();
+    let own = keys.find(|key| key["name"] == "client:cursor");
+    let id = own.expect("a key")["id"].as_str().expect("an id");
+    let revoke = format!("key revoke {id}");
+    beside(&gateway, &revoke).await.code(0);
     let said = beside(&gateway, "connect cursor --yes").await.code(0);
     said.says("connected Cursor");
     started(home, &entry(&home.join(".cursor/mcp.json"))).await;
@@ -524,14 +458,8 @@ async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys()
     let left = entry(&home.join(".junie/mcp/mcp.json"));
     beside(&gateway, "disconnect jetbrains --yes").await.code(0);
     assert!(!home.join(".junie/mcp/mcp.json").exists());
-    let mut command = Command::new(left["command"].as_str().expect("a command"));
-    let args = left["args"].as_array().expect("arguments").iter();
-    command.args(args.filter_map(Value::as_str));
-    command.env("HOME", home);
-    cli::said(command, "")
-        .await
-        .code(1)
-        .says("toolwharf connect");
+    let said = cli::said(command_of(home, &left), "").await;
+    said.code(1).says("toolwharf connect");
     let gone = gateway
         .client()
         .with("authorization", &format!("Bearer {key}"));
@@ -544,14 +472,8 @@ async fn c08_without_a_gateway_a_client_has_a_key_all_the_same() {
     let servers = json!({"mcpServers": {"dice": scripted("dice", &[])}});
     home.write(".config/toolwharf/mcp.json", &servers.to_string());
     home.run("connect cursor --yes").await.code(0);
-    let text = home
-        .text(".cursor/mcp.json")
-        .replace("// mine", "")
-        .replace("// nice", "");
-    assert!(
-        text.contains("[\"stdio\", \"--client\", \"cursor\"]"),
-        "{text}"
-    );
+    let arguments = "[\"stdio\", \"--client\", \"cursor\"]";
+    checks::contains(home.text(".cursor/mcp.json"), &[arguments]);
     let entry = json!({"command": Bin::path("toolwharf"), "args": ["stdio", "--client", "cursor"]});
     let mut client = started(&home.path(""), &entry).await;
     client.tool("echo", json!({"text": "x"})).await.result();
@@ -572,21 +494,16 @@ async fn c08_a_url_with_a_key_for_a_project() {
     let said = beside(&gateway, "connect cursor --http --yes").await;
     said.code(1).says("no fixed address");
     let line = format!("connect cursor --url {} --project shop --yes", gateway.url);
-    let said = beside(&gateway, &line).await.code(0);
-    assert!(
-        !said.out.contains("twh_0") && said.out.contains("•••"),
-        "{said:?}"
-    );
+    let said = beside(&gateway, &line).await.code(0).out;
+    checks::lacks(&said, &["twh_0"]);
+    checks::contains(&said, &["•••"]);
     let file = gateway.folder().join(".cursor/mcp.json");
-    let mode = fs::metadata(&file).expect("a file").permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(mode(&file), 0o600);
     let entry = entry(&file);
     assert_eq!(entry["url"], format!("{}/mcp/shop", gateway.url));
-    let bearer = entry["headers"]["Authorization"]
-        .as_str()
-        .expect("a header")
-        .to_owned();
-    let client = gateway.at("/mcp/shop").with("authorization", &bearer);
+    let bearer = entry["headers"]["Authorization"].as_str();
+    let client = gateway.at("/mcp/shop");
+    let client = client.with("authorization", bearer.expect("a header"));
     let mut client = Peer::http(client, peer::MODERN, json!({})).await;
     assert!(tools(&mut client).await.contains(&"echo".to_owned()));
     let again = beside(&gateway, &line).await.code(0);
@@ -603,87 +520,45 @@ async fn c08_the_api_does_the_same() {
     let own = r#"{"context_servers": {"own": {"command": "own-server", "env": {"KEY": "sk-zed-secret"}}}}"#;
     fs::write(&zed, own).expect("a file");
     let gateway = setup.env("PATH", "/usr/bin:/bin").connected().await;
-    let bearer = format!("Bearer {}", gateway.token());
-    let api = gateway.client().with("authorization", &bearer);
-    let listed = api
-        .at("/api/v1/clients")
-        .get(&[])
-        .await
-        .collect(DEADLINE)
-        .await;
-    let listed: Value = serde_json::from_slice(&listed.body).expect("JSON");
+    let listed = accepted(&gateway, "GET", "/clients", Value::Null).await;
     let client = &listed["clients"][0];
-    assert_eq!(
-        (&client["name"], &client["servers"]),
-        (&json!("zed"), &json!(["own"]))
-    );
-    let diff = client["diff"].as_str().expect("a difference");
-    assert!(
-        diff.contains("--client") && !diff.contains("secret"),
-        "{diff}"
-    );
-    let post = async |path: &str, body: Value| {
-        let reply = api
-            .at(&format!("/api/v1/clients/{path}"))
-            .post(body.to_string())
-            .await;
-        (
-            reply.status,
-            serde_json::from_slice::<Value>(&reply.body).expect("JSON"),
-        )
+    assert_eq!(client["name"], "zed");
+    assert_eq!(client["servers"], json!(["own"]));
+    checks::contains(&client["diff"], &["--client"]);
+    checks::lacks(&client["diff"], &["secret"]);
+    let post = async |path: &str, body: Value, status: u16| {
+        let client = admin(&gateway, &format!("/clients/{path}"));
+        let reply = client.post(body.to_string()).await;
+        assert_eq!(reply.status, status, "{path}: {}", reply.text());
+        serde_json::from_slice::<Value>(&reply.body).expect("JSON")
     };
-    let (status, told) = post("zed/connect", json!({"dry_run": true, "move": true})).await;
-    assert_eq!(
-        (status.as_u16(), &told["moved"]),
-        (200, &json!(["own"])),
-        "{told}"
-    );
-    assert_eq!(fs::read_to_string(&zed).expect("a file"), own);
-    let (status, told) = post("zed/connect", json!({"move": true})).await;
-    assert_eq!(
-        (status.as_u16(), &told["moved"]),
-        (200, &json!(["own"])),
-        "{told}"
-    );
-    let servers = fs::read_to_string(gateway.servers_file()).expect("a file");
-    assert!(servers.contains("own-server"), "{servers}");
-    let (status, told) = post("zed/disconnect", json!({})).await;
+    let text_of = |file: &Path| fs::read_to_string(file).expect("a file");
+    let told = post("zed/connect", json!({"dry_run": true, "move": true}), 200).await;
+    assert_eq!(told["moved"], json!(["own"]), "{told}");
+    assert_eq!(text_of(&zed), own);
+    let told = post("zed/connect", json!({"move": true}), 200).await;
+    assert_eq!(told["moved"], json!(["own"]), "{told}");
+    checks::contains(text_of(&gateway.servers_file()), &["own-server"]);
+    let told = post("zed/disconnect", json!({}), 200).await;
     let expected = json!({"name": "zed", "file": zed, "restored": "whole", "put_back": ["own"], "removed": ["own"]});
-    assert_eq!((status.as_u16(), told), (200, expected));
-    assert_eq!(fs::read_to_string(&zed).expect("a file"), own);
+    assert_eq!(told, expected);
+    assert_eq!(text_of(&zed), own);
+    let moved = json!({"project": "none", "move": true});
+    let http = json!({"http": true});
     for (path, body, status, part) in [
         ("zed/disconnect", json!({}), 409, "not connected"),
         ("netscape/connect", json!({}), 404, "netscape"),
         ("zed/connect", json!({"project": "none"}), 404, "none"),
-        (
-            "zed/connect",
-            json!({"project": "none", "move": true}),
-            422,
-            "without --project",
-        ),
+        ("zed/connect", moved, 422, "without --project"),
         ("zed/connect", json!({"htp": true}), 400, "htp"),
-        (
-            "zed/connect",
-            json!({"http": true}),
-            409,
-            "no fixed address",
-        ),
+        ("zed/connect", http, 409, "no fixed address"),
     ] {
-        let (got, problem) = post(path, body).await;
-        assert_eq!(got.as_u16(), status, "{path}: {problem}");
-        let detail = problem["detail"].as_str().unwrap_or_default();
-        assert!(detail.contains(part), "{path}: {detail}");
+        let problem = post(path, body, status).await;
+        checks::contains(&problem["detail"], &[part]);
     }
     fs::write(&zed, text.replace('}', "")).expect("a file");
-    let (status, problem) = post("zed/connect", json!({})).await;
-    assert_eq!(status.as_u16(), 409, "{problem}");
-    assert!(
-        problem["detail"]
-            .as_str()
-            .unwrap_or_default()
-            .contains("settings.json:"),
-        "{problem}"
-    );
+    let problem = post("zed/connect", json!({}), 409).await;
+    checks::contains(&problem["detail"], &["settings.json:"]);
 }
 
 #[tokio::test]
@@ -694,13 +569,8 @@ async fn c08_a_gateway_that_others_can_reach_touches_no_files() {
         .settings("public_url = \"https://tools.example.com\"\n")
         .serve()
         .await;
-    let bearer = format!("Bearer {}", gateway.token());
-    let api = gateway.at("/api/v1/clients").with("authorization", &bearer);
-    let reply = api.get(&[]).await.collect(DEADLINE).await;
+    let reply = admin(&gateway, "/clients").get(&[]).await;
+    let reply = reply.collect(DEADLINE).await;
     assert_eq!(reply.status, 409);
-    assert!(
-        reply.text().contains("toolwharf connect"),
-        "{}",
-        reply.text()
-    );
+    checks::contains(reply.text(), &["toolwharf connect"]);
 }

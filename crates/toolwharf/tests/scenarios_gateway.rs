@@ -6,7 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, Setup, names, rpc, says, scripted, tools, with};
+use common::{
+    Gateway, Setup, checks, names, rpc, says, scripted,
+    steps::{begin_tool, refused, resource},
+    tools, with,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Peer, at_once, within};
@@ -40,23 +44,16 @@ async fn g01_one_list_over_all_enabled_servers() {
         let listed = list(&mut peer, "tools/list", "tools").await;
         let of = |server: &str| {
             let own = |tool: &&Value| tool["_meta"]["dev.toolwharf/server"] == server;
-            listed
-                .iter()
-                .filter(own)
-                .map(|tool| tool["name"].as_str().unwrap())
-                .collect::<Vec<_>>()
+            let own = listed.iter().filter(own);
+            let names = own.map(|tool| tool["name"].as_str().unwrap());
+            names.collect::<Vec<_>>()
         };
-        assert_eq!(of("two"), ["tool_0", "tool_1", "tool_2"]);
-        assert!(of("one").contains(&"echo") && of("one").contains(&"crash"));
-        assert_eq!(
-            of("one").len() + of("two").len(),
-            listed.len(),
-            "{listed:?}"
-        );
-        assert_eq!(
-            listed[0]["_meta"]["dev.toolwharf/server"], "one",
-            "not in the order of the file"
-        );
+        let (one, two) = (of("one"), of("two"));
+        assert_eq!(two, ["tool_0", "tool_1", "tool_2"]);
+        assert!(one.contains(&"echo") && one.contains(&"crash"));
+        assert_eq!(one.len() + two.len(), listed.len(), "{listed:?}");
+        // The tools are in the order of the file.
+        assert_eq!(listed[0]["_meta"]["dev.toolwharf/server"], "one");
         let second = list(&mut peer, "tools/list", "tools").await;
         assert_eq!(listed, second, "the order is not stable");
     }
@@ -74,22 +71,16 @@ async fn g02_equal_names_are_told_apart() {
         .await;
     let mut peer = gateway.legacy().await;
     let listed = tools(&mut peer).await;
-    assert!(
-        listed.contains(&"tool_1".to_owned()),
-        "names of a single server must not change: {listed:?}"
-    );
-    assert!(
-        listed.contains(&"one__tool_0".to_owned()) && listed.contains(&"two__tool_0".to_owned())
-    );
+    // A tool name that only one server has is not prefixed.
+    for name in ["tool_1", "one__tool_0", "two__tool_0"] {
+        assert!(listed.contains(&name.to_owned()), "{name}: {listed:?}");
+    }
     assert_eq!(listed.len(), 5);
     for (at, name) in listed.iter().enumerate() {
         assert!(!listed[..at].contains(name), "{name} is there twice");
         assert!((1..=64).contains(&name.len()), "{name}");
-        assert!(
-            name.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
-            "{name}"
-        );
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        assert!(name.bytes().all(allowed), "{name}");
         // Each name routes to its server.
         let answer = peer.tool(name, json!({"called": name})).await;
         assert_eq!(answer.result()["structuredContent"]["called"], *name);
@@ -119,28 +110,23 @@ async fn g03_a_call_is_routed_and_its_answer_unchanged() {
         let reply = client.post(call).await;
         let text = reply.text();
         assert_eq!(reply.status, 200, "{text}");
-        assert!(
-            text.contains(&format!("\"structuredContent\":{arguments}")),
-            "{text}"
-        );
-        assert!(text.contains("\"id\":\"x-1\""), "{text}");
+        let content = format!("\"structuredContent\":{arguments}");
+        checks::contains(text, &[&content, "\"id\":\"x-1\""]);
     }
     // A whole result with unknown members, sent verbatim by the server.
     let result = r#"{"content":[{"type":"image","data":"AAECAw==","mimeType":"image/x","annotations":{"q":0.50}},{"type":"new-kind","x":[{}]}],"_meta":{"a.b/c":1},"structuredContent":{"big":18446744073709551616},"isError":false,"extra":"\u0000"}"#;
     // The gateway's ids count up from the handshake, so one of the next calls has this id.
     let frame = format!(r#"{{"jsonrpc":"2.0","result":{result},"id":60,"also":"unknown"}}"#);
-    let mut found = false;
     for _ in 0..60 {
         let call = rpc::call(5, "raw", json!({ "frame": frame }));
         let text = client.post(call).await.text();
         if text.contains("\"extra\"") {
-            assert!(text.contains(&format!("\"result\":{result}")), "{text}");
-            assert!(text.contains("\"also\":\"unknown\""), "{text}");
-            found = true;
-            break;
+            let result = format!("\"result\":{result}");
+            checks::contains(text, &[&result, "\"also\":\"unknown\""]);
+            return;
         }
     }
-    assert!(found, "no request had this id");
+    panic!("no request had this id");
 }
 
 #[tokio::test]
@@ -151,9 +137,8 @@ async fn g04_an_unknown_tool_is_an_mcp_error() {
         .connected()
         .await;
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
-        let answer = peer.tool("no_such_tool", json!({})).await;
-        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
-        says(&answer.response, &["no_such_tool"]);
+        let answer = refused(&mut peer, "no_such_tool", -32602).await;
+        says(&answer, &["no_such_tool"]);
         // If several servers have the tool, the error suggests the prefixed names.
         let answer = peer.tool("tool_1", json!({})).await;
         says(&answer.response, &["one__tool_1", "two__tool_1"]);
@@ -162,7 +147,7 @@ async fn g04_an_unknown_tool_is_an_mcp_error() {
     }
 }
 
-/// The error comes at once, names the server and the reason, and is logged.
+/// The call fails at once. The error names the server and the reason, and is logged.
 #[tokio::test]
 async fn g05_a_call_to_a_disconnected_server_fails_at_once() {
     let gateway = Setup::new()
@@ -182,14 +167,10 @@ async fn g05_a_call_to_a_disconnected_server_fails_at_once() {
     let error = &answer.response["error"];
     let message = error["message"].as_str().unwrap();
     says(&answer.response, &["frail", "unavailable"]);
-    assert!(
-        message.contains("exit") || message.contains("code 5"),
-        "{message}"
-    );
-    assert!(
-        !message.contains("no licence"),
-        "its output is for the operator: {message}"
-    );
+    let why = message.contains("exit") || message.contains("code 5");
+    assert!(why, "{message}");
+    // The server's output is for the operator only.
+    assert!(!message.contains("no licence"), "{message}");
     assert_eq!(error["data"]["reason"], "server_unavailable");
     gateway.logged("no licence found").await;
     gateway.logged("refused: server `frail`").await;
@@ -214,8 +195,7 @@ async fn g06_resource_uris_find_their_way_back() {
         ];
         assert_eq!(uris, expected);
         for uri in &uris {
-            let read = peer.request("resources/read", json!({"uri": uri})).await;
-            let contents = &read.result()["contents"][0];
+            let contents = resource(&mut peer, uri).await;
             assert_eq!(contents["uri"], **uri);
             // The server received its native URI, byte for byte.
             let native = uri.splitn(4, '/').nth(3).unwrap();
@@ -228,15 +208,12 @@ async fn g06_resource_uris_find_their_way_back() {
         } else {
             "resource://notes/scripted://a b/%2F/../?q=ä&r=%00#frag/resource://files/x"
         };
-        let read = peer.request("resources/read", json!({"uri": odd})).await;
-        assert_eq!(
-            read.result()["contents"][0]["text"],
-            odd.strip_prefix("resource://notes/").unwrap()
-        );
-        assert_eq!(read.result()["contents"][0]["uri"], odd);
-        let unknown = peer
-            .request("resources/read", json!({"uri": "resource://nobody/x"}))
-            .await;
+        let contents = resource(&mut peer, odd).await;
+        let native = odd.strip_prefix("resource://notes/").unwrap();
+        assert_eq!(contents["text"], native);
+        assert_eq!(contents["uri"], odd);
+        let unknown = json!({"uri": "resource://nobody/x"});
+        let unknown = peer.request("resources/read", unknown).await;
         let code = if peer.is_modern() { -32602 } else { -32002 };
         assert_eq!(unknown.response["error"]["code"], code, "{unknown:?}");
     }
@@ -251,12 +228,9 @@ async fn g06_resource_uris_find_their_way_back() {
     let updated = "notifications/resources/updated";
     let told = watcher.notification(updated, DEADLINE).await.unwrap();
     assert_eq!(told["params"]["uri"], "resource://files/scripted://1");
+    // The other server's resource was not subscribed.
     let second = watcher.notification(updated, Duration::from_millis(300));
-    let second = second.await;
-    assert!(
-        second.is_none(),
-        "the other server's resource was not subscribed: {second:?}"
-    );
+    assert_eq!(second.await, None);
 }
 
 #[tokio::test]
@@ -273,18 +247,11 @@ async fn g07_resources_of_all_servers_are_one_list() {
     for mut peer in [gateway.legacy().await, gateway.modern().await] {
         let uris = names(&mut peer, "resources/list", "resources", "uri").await;
         assert_eq!(uris.len(), 5, "{uris:?}");
-        assert!(
-            uris[..3]
-                .iter()
-                .all(|uri| uri.starts_with("resource://one/")),
-            "{uris:?}"
-        );
-        assert!(
-            uris[3..]
-                .iter()
-                .all(|uri| uri.starts_with("resource://two/")),
-            "{uris:?}"
-        );
+        for (at, uri) in uris.iter().enumerate() {
+            let server = if at < 3 { "one" } else { "two" };
+            let prefix = format!("resource://{server}/");
+            assert!(uri.starts_with(&prefix), "{uris:?}");
+        }
         // No server has templates: the result is an empty list, not an error.
         let templates = list(&mut peer, "resources/templates/list", "resourceTemplates").await;
         assert!(templates.is_empty());
@@ -297,12 +264,15 @@ async fn told(peer: &mut Peer, method: &str) {
 }
 
 /// Discards the notifications received so far.
-async fn hush(peer: &mut Peer) {
-    while peer
-        .notification(TOOLS_CHANGED, Duration::from_millis(200))
-        .await
-        .is_some()
-    {}
+async fn hush(peers: &mut [Peer]) {
+    for peer in peers {
+        let limit = Duration::from_millis(200);
+        while peer.notification(TOOLS_CHANGED, limit).await.is_some() {}
+    }
+}
+
+async fn prompts(peer: &mut Peer) -> Vec<String> {
+    names(peer, "prompts/list", "prompts", "name").await
 }
 
 /// A legacy client with an open stream, and a modern one with a subscription.
@@ -325,14 +295,14 @@ async fn g10_an_enabled_server_is_there_at_once() {
     let mut peers = listeners(&gateway).await;
     for peer in &mut peers {
         assert_eq!(tools(peer).await, ["tool_0"]);
-        hush(peer).await;
     }
+    hush(&mut peers).await;
     gateway.edit(|servers| servers["late"]["disabled"] = json!(false));
     for peer in &mut peers {
         told(peer, TOOLS_CHANGED).await;
     }
     gateway.up("late").await;
-    // A server that did not exist when the clients connected.
+    // This server did not exist when the clients connected.
     gateway.edit(|servers| {
         servers.insert(
             "new".to_owned(),
@@ -349,10 +319,7 @@ async fn g10_an_enabled_server_is_there_at_once() {
         }
         let answer = peer.tool("tool_1", json!({"n": 1})).await;
         assert_eq!(answer.result()["structuredContent"]["n"], 1);
-        assert_eq!(
-            names(peer, "prompts/list", "prompts", "name").await,
-            ["prompt_0"]
-        );
+        assert_eq!(prompts(peer).await, ["prompt_0"]);
     }
 }
 
@@ -366,35 +333,23 @@ async fn g11_a_disabled_server_is_gone_at_once() {
     let mut peers = listeners(&gateway).await;
     let pid = peers[0].tool("pid", json!({})).await;
     let pid: u32 = pid.text().parse().unwrap();
-    let pid_of_one = gateway.metric("server_starts_total", Some("one")).await;
-    for peer in &mut peers {
-        hush(peer).await;
-    }
+    let starts = gateway.metric("server_starts_total", Some("one")).await;
+    hush(&mut peers).await;
     // A call in flight ends with an error and does not hang.
-    let hanging = peers[0].begin("tools/call", json!({"name": "never"})).await;
+    let hanging = begin_tool(&mut peers[0], "never", json!({})).await;
     gateway.edit(|servers| servers["gone"]["disabled"] = json!(true));
     for peer in &mut peers {
         told(peer, TOOLS_CHANGED).await;
         told(peer, "notifications/prompts/list_changed").await;
         assert_eq!(tools(peer).await, ["tool_0"]);
-        let answer = peer.tool("echo", json!({})).await;
-        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
-        assert!(
-            names(peer, "prompts/list", "prompts", "name")
-                .await
-                .is_empty()
-        );
+        refused(peer, "echo", -32602).await;
+        assert!(prompts(peer).await.is_empty());
     }
-    let ended = peers[0]
-        .finish_within(hanging, MAX_FILE_DELAY)
-        .await
-        .expect("the call in flight hangs");
-    says(&ended, &["gone"]);
+    let ended = peers[0].finish_within(hanging, MAX_FILE_DELAY).await;
+    says(&ended.expect("the call in flight hangs"), &["gone"]);
     common::gone(&[pid], false, Duration::from_secs(5)).await;
-    assert_eq!(
-        pid_of_one,
-        gateway.metric("server_starts_total", Some("one")).await
-    );
+    let since = gateway.metric("server_starts_total", Some("one")).await;
+    assert_eq!(starts, since);
     // The servers are removed from the file, and another one is added.
     gateway.edit(|servers| {
         servers.remove("gone");
@@ -420,9 +375,7 @@ async fn g12_a_single_tool_is_switched_without_a_restart() {
     let mut gateway = setup.serve().await;
     let mut peers = listeners(&gateway).await;
     let pid = peers[0].tool("pid", json!({})).await.text().to_owned();
-    for peer in &mut peers {
-        hush(peer).await;
-    }
+    hush(&mut peers).await;
     gateway.edit(|servers| {
         servers["one"]["disabledTools"] = json!(["tool_1"]);
         servers["two"] = with(servers["two"].clone(), json!({"disabledTools": ["crash"]}));
@@ -430,31 +383,19 @@ async fn g12_a_single_tool_is_switched_without_a_restart() {
     for peer in &mut peers {
         told(peer, TOOLS_CHANGED).await;
         let listed = tools(peer).await;
-        assert!(
-            !listed.contains(&"tool_1".to_owned()) && !listed.contains(&"crash".to_owned()),
-            "{listed:?}"
-        );
-        let answer = peer.tool("tool_1", json!({})).await;
-        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
-        assert_eq!(
-            peer.tool("pid", json!({})).await.text(),
-            pid,
-            "the server was restarted"
-        );
+        let is_off = |name: &String| name == "tool_1" || name == "crash";
+        assert!(!listed.iter().any(is_off), "{listed:?}");
+        refused(peer, "tool_1", -32602).await;
+        // The server was not restarted.
+        assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
     }
     // The server cannot be reached by its own path either.
     let mut single = Peer::http(gateway.at("/mcp/-/two"), common::LEGACY, json!({})).await;
     let answer = single.tool("crash", json!({})).await;
     says(&answer.response, &["crash"]);
     assert_eq!(single.tool("pid", json!({})).await.text(), pid);
-    let answer = peers[0].tool("two__crash", json!({})).await;
-    assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
-    gateway.edit(|servers| {
-        servers["one"]
-            .as_object_mut()
-            .unwrap()
-            .remove("disabledTools");
-    });
+    refused(&mut peers[0], "two__crash", -32602).await;
+    gateway.edit(|servers| servers["one"] = plain("one", "3"));
     for peer in &mut peers {
         told(peer, TOOLS_CHANGED).await;
         assert!(tools(peer).await.contains(&"tool_1".to_owned()));
@@ -471,12 +412,10 @@ async fn g10_a_servers_own_change_reaches_the_clients() {
     let mut peers = listeners(&gateway).await;
     for peer in &mut peers {
         assert!(tools(peer).await.contains(&"tool_0".to_owned()));
-        hush(peer).await;
     }
-    let mut third = gateway.legacy().await;
-    third
-        .tool("set_tools", json!({"count": 3, "description": "Changed"}))
-        .await;
+    hush(&mut peers).await;
+    let changed = json!({"count": 3, "description": "Changed"});
+    gateway.legacy().await.tool("set_tools", changed).await;
     for peer in &mut peers {
         told(peer, TOOLS_CHANGED).await;
         let listed = list(peer, "tools/list", "tools").await;
@@ -515,7 +454,7 @@ async fn g05_a_killed_child_comes_back_and_its_tools_stay() {
         })
         .await;
         assert_ne!(back, pid);
-        let zombie = common::process_state(pid.parse().unwrap());
-        assert_eq!(zombie, None, "the killed child was not reaped");
+        // The killed child was reaped.
+        assert_eq!(common::process_state(pid.parse().unwrap()), None);
     }
 }

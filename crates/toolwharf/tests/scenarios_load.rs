@@ -7,7 +7,11 @@ mod common;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use common::{LEGACY, Setup, rpc, scripted, with};
+use common::{
+    LEGACY, Setup, rpc, scripted,
+    steps::{begin_tool, hold_many},
+    with,
+};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
@@ -50,21 +54,18 @@ impl Client {
             .header("host", &self.host)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream");
-        for (name, value) in &self.headers {
-            request = request.header(*name, value);
+        let own = self.headers.iter();
+        let own = own.map(|(name, value)| (*name, value.as_str()));
+        for (name, value) in own.chain(headers.iter().copied()) {
+            request = request.header(name, value);
         }
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request
-            .body(Full::new(Bytes::from(message.to_string())))
-            .unwrap();
+        let body = Full::new(Bytes::from(message.to_string()));
+        let request = request.body(body).unwrap();
         // The connection's task may not have noticed yet that the last response was read completely.
         self.sender.ready().await.unwrap();
-        let response = within("an answer", DEADLINE, self.sender.send_request(request))
-            .await
-            .unwrap();
-        let (head, body) = response.into_parts();
+        let response = self.sender.send_request(request);
+        let response = within("an answer", DEADLINE, response).await;
+        let (head, body) = response.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let answer = if body.is_empty() {
             Value::Null
@@ -82,38 +83,27 @@ impl Client {
     }
 }
 
+/// A scripted server that gets this many calls at a time.
+fn at_a_time(name: &str, options: &[&str], count: usize) -> Value {
+    with(scripted(name, options), json!({ "maxConcurrency": count }))
+}
+
 /// A hundred clients of both eras with the same ids call five servers: no response is mixed up, lost or duplicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g13_every_answer_reaches_its_own_caller() {
     const CLIENTS: usize = 100;
     let calls = if soak() { 1000 } else { 40 };
-    let mut remote = Process::bin(
-        "testkit-scripted",
-        ["--http", "127.0.0.1:0", "--name", "remote"],
-    );
-    let mut modern = Process::bin(
-        "testkit-scripted",
-        [
-            "--http",
-            "127.0.0.1:0",
-            "--era",
-            "modern",
-            "--name",
-            "modern",
-        ],
-    );
-    let (remote_url, modern_url) = (remote.url().await, modern.url().await);
-    let many = json!({"maxConcurrency": 16});
+    let http = ["--http", "127.0.0.1:0"];
+    let modern = &["--era", "modern"][..];
+    let mut remote = Process::bin("testkit-scripted", http);
+    let mut new_remote = Process::bin("testkit-scripted", [&http[..], modern].concat());
     let gateway = Setup::new()
         .settings("naming = \"always-prefix\"\n[log]\nlevel = \"warn\"\n")
-        .server(
-            "single",
-            with(scripted("single", &[]), json!({"maxConcurrency": 1})),
-        )
-        .server("many", with(scripted("many", &[]), many.clone()))
-        .server("new", with(scripted("new", &["--era", "modern"]), many))
-        .server("remote", json!({"url": remote_url}))
-        .server("modern", json!({"url": modern_url}))
+        .server("single", at_a_time("single", &[], 1))
+        .server("many", at_a_time("many", &[], 16))
+        .server("new", at_a_time("new", modern, 16))
+        .server("remote", json!({"url": remote.url().await}))
+        .server("modern", json!({"url": new_remote.url().await}))
         .connected()
         .await;
     let servers = ["single", "many", "new", "remote", "modern"];
@@ -162,27 +152,21 @@ async fn g13_every_answer_reaches_its_own_caller() {
     let mut total = 0;
     for server in servers {
         total += gateway.metric("calls_total", Some(server)).await.unwrap();
-        assert_eq!(
-            gateway.metric("calls_in_flight", Some(server)).await,
-            Some(0)
-        );
+        let left = gateway.metric("calls_in_flight", Some(server)).await;
+        assert_eq!(left, Some(0), "{server}");
     }
     assert_eq!(total, (CLIENTS * calls) as u64);
 }
 
-/// The same over one stdio connection: a client that sends requests without waiting for responses.
+/// The same holds over one stdio connection, whose client sends requests without waiting for responses.
 #[tokio::test]
 async fn g13_pipelined_answers_reach_their_requests() {
     let count = if soak() { 100_000 } else { 2_000 };
+    let limits = "[limits]\nqueue_len = 100000\n[log]\nlevel = \"warn\"\n";
     let (mut client, _dir) = Setup::new()
-        .settings(
-            "naming = \"always-prefix\"\n[limits]\nqueue_len = 100000\n[log]\nlevel = \"warn\"\n",
-        )
-        .server(
-            "one",
-            with(scripted("one", &[]), json!({"maxConcurrency": 8})),
-        )
-        .server("two", scripted("two", &["--era", "modern"]))
+        .settings(&format!("naming = \"always-prefix\"\n{limits}"))
+        .server("one", at_a_time("one", &[], 8))
+        .scripted("two", &["--era", "modern"])
         .stdio();
     rpc::greet(&mut client).await;
     let mut seen = vec![false; count];
@@ -200,13 +184,11 @@ async fn g13_pipelined_answers_reach_their_requests() {
                     break message;
                 }
             };
-            let n = usize::try_from(answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}")))
-                .unwrap();
+            let n = answer["id"].as_u64();
+            let n = usize::try_from(n.unwrap_or_else(|| panic!("{answer}"))).unwrap();
             assert_eq!(answer["result"]["structuredContent"]["n"], n, "{answer}");
-            assert!(
-                !std::mem::replace(&mut seen[n], true),
-                "{n} was answered twice"
-            );
+            let again = std::mem::replace(&mut seen[n], true);
+            assert!(!again, "{n} was answered twice");
         }
     }
     assert!(seen.iter().all(|seen| *seen));
@@ -216,39 +198,18 @@ async fn g13_pipelined_answers_reach_their_requests() {
 #[tokio::test]
 async fn g14_the_concurrency_limit_holds() {
     let gateway = Setup::new()
-        .server(
-            "three",
-            with(scripted("three", &[]), json!({"maxConcurrency": 3})),
-        )
-        .server(
-            "one",
-            with(scripted("one", &[]), json!({"maxConcurrency": 1})),
-        )
+        .server("three", at_a_time("three", &[], 3))
+        .server("one", at_a_time("one", &[], 1))
         .settings("naming = \"always-prefix\"\n")
         .connected()
         .await;
     let mut peers = [gateway.legacy().await, gateway.modern().await];
     for (server, limit) in [("three", 3), ("one", 1)] {
-        let mut begun = Vec::new();
-        for _ in 0..12 {
-            for (at, peer) in peers.iter_mut().enumerate() {
-                let params = json!({"name": format!("{server}__hold"), "arguments": {"ms": 20}});
-                begun.push((at, peer.begin("tools/call", params).await));
-            }
-        }
-        for (at, id) in begun {
-            let response = peers[at].finish(id).await;
-            assert_eq!(response["result"]["content"][0]["text"], "held");
-        }
-        let counted = peers[0]
-            .tool(&format!("{server}__counter"), json!({}))
-            .await;
-        let counted = &counted.result()["structuredContent"];
-        assert_eq!(
-            *counted,
-            json!({"now": 0, "max": limit, "total": 24}),
-            "{server}"
-        );
+        hold_many(&mut peers, 12, &format!("{server}__hold"), 20).await;
+        let counter = format!("{server}__counter");
+        let counted = peers[0].tool(&counter, json!({})).await;
+        let expected = json!({"now": 0, "max": limit, "total": 24});
+        assert_eq!(counted.result()["structuredContent"], expected, "{server}");
     }
 }
 
@@ -263,15 +224,12 @@ fn recorded(file: &Path) -> Value {
 /// Returns the calls in the order in which the server received them, by their argument `n`.
 fn order(file: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(file).unwrap();
-    let frames = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    frames
-        .filter_map(|frame| frame["params"]["arguments"]["n"].as_u64())
-        .collect()
+    let frames = text.lines().map(serde_json::from_str::<Value>);
+    let numbers = frames.map(|frame| frame.unwrap()["params"]["arguments"]["n"].as_u64());
+    numbers.flatten().collect()
 }
 
-/// Queued calls reach a server in the order of arrival, over HTTP …
+/// Over HTTP, queued calls reach a server in the order of arrival.
 #[tokio::test]
 async fn g14_the_rest_queue_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 10\n");
@@ -279,39 +237,25 @@ async fn g14_the_rest_queue_in_order() {
     let one = with(recorded(&file), json!({"maxConcurrency": 1}));
     let gateway = setup.server("one", one).connected().await;
     let mut clients = [gateway.modern().await, gateway.legacy().await];
-    let first = clients[0]
-        .begin(
-            "tools/call",
-            json!({"name": "hold", "arguments": {"ms": 1500, "n": 0}}),
-        )
-        .await;
+    let first = json!({"ms": 1500, "n": 0});
+    let first = begin_tool(&mut clients[0], "hold", first).await;
     gateway.in_flight("one", 1, DEADLINE).await;
     let mut begun = vec![(0, first)];
     for n in 1..=10u64 {
         let at = usize::try_from(n % 2).unwrap();
-        begun.push((
-            at,
-            clients[at]
-                .begin("tools/call", json!({"name": "echo", "arguments": {"n": n}}))
-                .await,
-        ));
+        let id = begin_tool(&mut clients[at], "echo", json!({"n": n})).await;
+        begun.push((at, id));
         wait_for("the next queued call", DEADLINE, async || {
             gateway.metric("calls_waiting", Some("one")).await == Some(n)
         })
         .await;
     }
     // The queue is full: one more call is refused at once.
-    let refused = within(
-        "a refusal at once",
-        Duration::from_secs(1),
-        clients[0].tool("echo", json!({"n": 99})),
-    )
-    .await;
-    assert_eq!(
-        refused.response["error"]["data"]["reason"], "server_busy",
-        "{refused:?}"
-    );
-    assert!(refused.response["error"]["data"]["retryAfterMs"].is_u64());
+    let refused = clients[0].tool("echo", json!({"n": 99}));
+    let refused = within("a refusal at once", Duration::from_secs(1), refused).await;
+    let data = &refused.response["error"]["data"];
+    assert_eq!(data["reason"], "server_busy", "{refused:?}");
+    assert!(data["retryAfterMs"].is_u64());
     for (at, id) in begun {
         let response = clients[at].finish(id).await;
         assert!(response.get("result").is_some(), "{response}");
@@ -319,7 +263,7 @@ async fn g14_the_rest_queue_in_order() {
     assert_eq!(order(&file), (0..=10).collect::<Vec<_>>());
 }
 
-/// … and over stdio, where the order of the lines is the order of the requests.
+/// Over stdio, queued calls reach a server in the order of their lines.
 #[tokio::test]
 async fn g14_lines_of_a_pipe_stay_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 1000\n");

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, LEGACY, Setup, gone, noted, rpc, says, scripted, tools, with};
+use common::{Gateway, LEGACY, Setup, checks, gone, noted, rpc, says, scripted, tools, with};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, wait_for, within};
+use testkit::{DEADLINE, Peer, wait_for};
 
 /// Returns the lines that servers recorded, in words.
 fn started(notes: &std::path::Path) -> Vec<Vec<String>> {
@@ -26,23 +26,17 @@ async fn a10_sequential_starts_one_after_another() {
         .server("c", noted("c", &notes, "echo c-up >> \"$0\";"))
         .serve()
         .await;
-    let started: Vec<_> = started(&notes)
-        .into_iter()
-        .map(|line| line[0].clone())
-        .collect();
+    let started: Vec<_> = started(&notes).iter().map(|line| line[0].clone()).collect();
     assert_eq!(started, ["a", "a-up", "b", "b-up", "c", "c-up"]);
-    let mut peer = gateway.legacy().await;
-    assert_eq!(
-        tools(&mut peer).await,
-        ["a__tool_0", "b__tool_0", "c__tool_0"]
-    );
+    let listed = tools(&mut gateway.legacy().await).await;
+    assert_eq!(listed, ["a__tool_0", "b__tool_0", "c__tool_0"]);
 }
 
 /// The first failure aborts the start and names the server. No other server is left running.
 #[tokio::test]
 async fn a10_sequential_fails_with_the_first_failure() {
     let setup = Setup::new().settings("start = \"sequential\"\n[limits]\nstop_grace = \"1s\"\n");
-    // Outlives the gateway's directory.
+    // This directory outlives the gateway's directory.
     let kept = tempfile::tempdir().unwrap();
     let notes = kept.path().join("notes");
     let stderr = setup
@@ -51,19 +45,12 @@ async fn a10_sequential_fails_with_the_first_failure() {
         .server("never", noted("never", &notes, ""))
         .spawn_and_fail()
         .await;
-    assert!(
-        stderr.contains("`broken`") && stderr.contains("exit code 5"),
-        "{stderr}"
-    );
+    checks::contains(stderr, &["`broken`", "exit code 5"]);
     let notes = started(&notes);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert_eq!(notes[0][0], "first");
-    gone(
-        &[notes[0][1].parse().unwrap()],
-        true,
-        Duration::from_secs(2),
-    )
-    .await;
+    let pid = notes[0][1].parse().unwrap();
+    gone(&[pid], true, Duration::from_secs(2)).await;
 }
 
 /// With `preserve`, a clash is an error, and both tools can still be reached.
@@ -91,11 +78,13 @@ async fn a_clash_of_preserved_names_is_an_error() {
 async fn own_instances(limit: usize) -> Gateway {
     let limits = format!("[limits]\nmax_session_instances = {limit}\nstop_grace = \"1s\"\n");
     let own = with(scripted("own", &[]), json!({"sharing": "session"}));
-    Setup::new()
-        .settings(&limits)
-        .server("own", own)
-        .serve()
-        .await
+    let setup = Setup::new().settings(&limits);
+    setup.server("own", own).serve().await
+}
+
+async fn pid(peer: &mut Peer) -> u32 {
+    let pid = peer.tool("pid", json!({})).await;
+    pid.text().parse().expect("a process id")
 }
 
 /// Each session has a separate instance that ends with it, up to the limit, and sessions cannot see each other's
@@ -108,13 +97,9 @@ async fn session_sharing_gives_each_session_its_own_instance() {
     for _ in 0..2 {
         let mut peer = gateway.legacy().await;
         assert!(tools(&mut peer).await.contains(&"echo".to_owned()));
-        let pid: u32 = peer.tool("pid", json!({})).await.text().parse().unwrap();
-        assert_eq!(
-            peer.tool("pid", json!({})).await.text(),
-            pid.to_string(),
-            "a new instance for every call"
-        );
-        pids.push(pid);
+        let first = pid(&mut peer).await;
+        assert_eq!(pid(&mut peer).await, first, "a new instance for every call");
+        pids.push(first);
         peers.push(peer);
     }
     assert_ne!(pids[0], pids[1]);
@@ -123,12 +108,8 @@ async fn session_sharing_gives_each_session_its_own_instance() {
     says(&refused.response, &["max_session_instances"]);
     // Requests of a session's server go to the session's client.
     for peer in &mut peers {
-        let asked = peer
-            .tool(
-                "server_request",
-                json!({"method": "sampling/createMessage", "params": {}}),
-            )
-            .await;
+        let request = json!({"method": "sampling/createMessage", "params": {}});
+        let asked = peer.tool("server_request", request).await;
         assert_eq!(asked.asked, ["sampling/createMessage"], "{asked:?}");
         let answer: Value = serde_json::from_str(asked.text()).unwrap();
         assert_eq!(answer["result"]["model"], "test-model", "{answer}");
@@ -136,15 +117,11 @@ async fn session_sharing_gives_each_session_its_own_instance() {
     // A crash of one instance does not affect the other.
     let crashed = peers[0].tool("crash", json!({})).await;
     assert!(crashed.response.get("error").is_some());
-    assert_eq!(
-        peers[1].tool("pid", json!({})).await.text(),
-        pids[1].to_string()
-    );
+    assert_eq!(pid(&mut peers[1]).await, pids[1]);
     wait_for("a new instance", Duration::from_secs(5), async || {
         let answer = peers[0].tool("pid", json!({})).await;
-        answer.response["result"]["content"][0]["text"]
-            .as_str()
-            .is_some_and(|pid| pid != pids[0].to_string())
+        let new = answer.response["result"]["content"][0]["text"].as_str();
+        new.is_some_and(|pid| pid != pids[0].to_string())
     })
     .await;
     gone(&pids[..1], false, Duration::from_secs(2)).await;
@@ -157,20 +134,14 @@ async fn session_sharing_ends_with_the_session() {
     for _ in 0..3 {
         let client = rpc::session(gateway.client(), LEGACY).await;
         let answer = client.post(rpc::call(2, "pid", json!({}))).await.response();
-        let pid = answer["result"]["content"][0]["text"]
-            .as_str()
-            .unwrap_or_else(|| panic!("{answer}"));
+        let pid = answer["result"]["content"][0]["text"].as_str();
+        let pid = pid.unwrap_or_else(|| panic!("{answer}"));
         assert_eq!(client.delete(&[]).await.status, 204);
         gone(&[pid.parse().unwrap()], false, Duration::from_secs(5)).await;
     }
-    // The same for a session over HTTP+SSE, which ends with its stream.
+    // The same holds for a session over HTTP+SSE, which ends with its stream.
     let mut oldest = Peer::sse(gateway.at("/sse"), json!({})).await;
-    let pid: u32 = oldest.tool("pid", json!({})).await.text().parse().unwrap();
+    let pid = pid(&mut oldest).await;
     drop(oldest);
-    within(
-        "the instance's end",
-        DEADLINE,
-        gone(&[pid], false, DEADLINE),
-    )
-    .await;
+    gone(&[pid], false, DEADLINE).await;
 }

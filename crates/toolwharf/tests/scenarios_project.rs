@@ -4,7 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LEGACY, Setup, echoes, gone, is_away, names, scripted, tools, with};
+use common::{
+    LEGACY, Setup, echoes, gone, is_away, names, scripted,
+    steps::{begin_tool, refused},
+    tools, with,
+};
 use serde_json::json;
 use testkit::{Bin, DEADLINE, Peer, Process, at_once, peer, wait_for, wait_for_some, within};
 use tokio::time::Instant;
@@ -20,16 +24,12 @@ async fn p03_stdio_is_a_child_of_command_args_and_env() {
     entry["cwd"] = json!(folder);
     let gateway = setup.server("child", entry).connected().await;
     let mut peer = gateway.legacy().await;
-    assert!(
-        tools(&mut peer).await.contains(&"tool_1".to_owned()),
-        "the arguments are missing"
-    );
+    // The server received its arguments.
+    assert!(tools(&mut peer).await.contains(&"tool_1".to_owned()));
     let env = peer.tool("env", json!({})).await;
     assert_eq!(env.result()["structuredContent"]["GREETING"], "hello world");
-    assert_eq!(
-        peer.tool("cwd", json!({})).await.text(),
-        folder.to_str().unwrap()
-    );
+    let cwd = peer.tool("cwd", json!({})).await;
+    assert_eq!(cwd.text(), folder.to_str().unwrap());
 }
 
 /// A reconfigured server is terminated; the new one does not wait for its exit.
@@ -61,29 +61,23 @@ async fn p05_a_reconfigured_server_is_terminated_then_killed() {
     wait_for("the new servers", Duration::from_secs(5), async || {
         let env = peer.tool("polite__env", json!({})).await;
         let is_new = env.response["result"]["structuredContent"]["NEW"] == "yes";
-        is_new
-            && tools(&mut peer)
-                .await
-                .contains(&"stubborn__tool_0".to_owned())
+        let stubborn = "stubborn__tool_0".to_owned();
+        is_new && tools(&mut peer).await.contains(&stubborn)
     })
     .await;
     // The polite server exits when stdin is closed, the other one only when it is killed.
     gone(&old[1..], false, Duration::from_secs(2)).await;
     gone(&old, true, Duration::from_secs(8)).await;
-    assert!(
-        start.elapsed() >= Duration::from_millis(1500),
-        "it had no time to exit by itself"
-    );
+    // The killed server had time to exit by itself.
+    assert!(start.elapsed() >= Duration::from_millis(1500));
     let told = std::fs::read_to_string(told).unwrap();
     assert!(told.contains("term"), "it was killed without SIGTERM");
 }
 
-/// A server over HTTP+SSE, by its type or detected.
+/// Starts a scripted server over HTTP+SSE. Returns its process and URL.
 async fn sse_server(address: &str) -> (Process, String) {
-    let mut process = Process::bin(
-        "testkit-scripted",
-        ["--sse-http", address, "--name", "remote"],
-    );
+    let options = ["--sse-http", address, "--name", "remote"];
+    let mut process = Process::bin("testkit-scripted", options);
     let url = process.url().await;
     (process, url)
 }
@@ -118,34 +112,22 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
         .await;
     let mut peer = gateway.legacy().await;
     let listed = tools(&mut peer).await;
-    // The stream is cut with another call in flight: both calls end with an error, at once.
-    let other = peer.begin("tools/call", json!({"name": "never"})).await;
-    let cut = within(
-        "the cut call's end",
-        Duration::from_secs(2),
-        peer.tool("drop_stream", json!({})),
-    )
-    .await;
+    // The stream is cut while another call is in flight: both calls end with an error at once.
+    let limit = Duration::from_secs(2);
+    let other = begin_tool(&mut peer, "never", json!({})).await;
+    let cut = peer.tool("drop_stream", json!({}));
+    let cut = within("the cut call's end", limit, cut).await;
     assert!(is_away(&cut.response), "{cut:?}");
-    let other = peer
-        .finish_within(other, Duration::from_secs(2))
-        .await
-        .expect("the other call hangs");
+    let other = peer.finish_within(other, limit).await;
+    let other = other.expect("the other call hangs");
     assert!(is_away(&other), "{other}");
     echoes("the stream's return", Duration::from_secs(5), &mut peer).await;
     // The server is down for longer: no call waits for it, its tools stay in the list, and attempts become rarer.
     drop(server);
-    let address = url
-        .strip_prefix("http://")
-        .unwrap()
-        .trim_end_matches("/sse")
-        .to_owned();
-    wait_for(
-        "the end to be noticed",
-        Duration::from_secs(5),
-        async || is_away(&peer.tool("echo", json!({})).await.response),
-    )
-    .await;
+    let address = url.strip_prefix("http://").unwrap();
+    let address = address.trim_end_matches("/sse");
+    let noticed = async || is_away(&peer.tool("echo", json!({})).await.response);
+    wait_for("the end to be noticed", Duration::from_secs(5), noticed).await;
     let start = Instant::now();
     for _ in 0..20 {
         let answer = peer.tool("echo", json!({})).await;
@@ -153,44 +135,34 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
         let data = &answer.response["error"]["data"];
         assert_eq!(data["server"], "remote");
         assert!(data["retryAfterMs"].is_u64(), "{data}");
-        assert_eq!(
-            peer.tool("tool_0", json!({"n": 2})).await.result()["structuredContent"]["n"],
-            2
-        );
+        let local = peer.tool("tool_0", json!({"n": 2})).await;
+        assert_eq!(local.result()["structuredContent"]["n"], 2);
     }
     // A call that waited for the next attempt would have waited up to a minute.
     at_once("some of forty calls", start);
     assert_eq!(tools(&mut peer).await, listed, "the tools left the list");
     let waits = wait_for_some("three attempts", DEADLINE, async || {
         let stderr = gateway.process.stderr();
-        let waits: Vec<u64> = stderr
-            .lines()
-            .filter(|line| line.contains("server=remote"))
-            .filter_map(|line| {
-                line.split("retry_ms=")
-                    .nth(1)?
-                    .split(' ')
-                    .next()?
-                    .parse()
-                    .ok()
-            })
-            .collect();
-        // Since the server was last connected.
-        let from = waits
-            .iter()
-            .rposition(|wait| *wait == 0)
-            .map_or(0, |at| at + 1);
+        let lines = stderr.lines().filter(|line| line.contains("server=remote"));
+        let waits = lines.filter_map(|line| line.split("retry_ms=").nth(1));
+        let waits = waits.filter_map(|rest| rest.split(' ').next()?.parse().ok());
+        let waits: Vec<u64> = waits.collect();
+        // Only the waits since the last connection count.
+        let last = waits.iter().rposition(|wait| *wait == 0);
+        let from = last.map_or(0, |at| at + 1);
         (waits.len() >= from + 4).then(|| waits[from..].to_vec())
     })
     .await;
     assert!(waits[3] > waits[0], "the waits do not increase: {waits:?}");
-    let (_server, _) = sse_server(&address).await;
+    let (_server, _) = sse_server(address).await;
     echoes("the server's return", Duration::from_secs(20), &mut peer).await;
 }
 
-/// The view of a project by path, header and its own settings (G08 and G09, in the configuration file).
+/// A path or a header selects a project's view, which follows the project's settings (G08 and G09, in the configuration
+/// file).
 #[tokio::test]
 async fn g08_a_project_sees_its_own_servers() {
+    let three = scripted("three", &["--no-builtin", "--tools", "1"]);
     let gateway = Setup::new()
         .settings(
             "[projects.red]\nservers = [\"one\", \"two\"]\nnaming = \"always-prefix\"\n\
@@ -198,13 +170,7 @@ async fn g08_a_project_sees_its_own_servers() {
         )
         .scripted("one", &["--no-builtin", "--tools", "2", "--prompts", "1"])
         .scripted("two", &["--no-builtin", "--tools", "1", "--resources", "1"])
-        .server(
-            "three",
-            with(
-                scripted("three", &["--no-builtin", "--tools", "1"]),
-                json!({"projects": ["green", "blue"]}),
-            ),
-        )
+        .server("three", with(three, json!({"projects": ["green", "blue"]})))
         .serve()
         .await;
     let everything = ["one__tool_0", "tool_1", "two__tool_0", "three__tool_0"];
@@ -220,55 +186,31 @@ async fn g08_a_project_sees_its_own_servers() {
         for version in [LEGACY, peer::MODERN] {
             let client = gateway.at(path).with("x-project-id", header);
             let mut peer = Peer::http(client, version, json!({})).await;
-            assert_eq!(
-                tools(&mut peer).await,
-                expected,
-                "{path} {header} {version}"
-            );
+            let listed = tools(&mut peer).await;
+            assert_eq!(listed, expected, "{path} {header} {version}");
         }
     }
     // The later server's definition wins, as the project sets, and a warning names both servers.
     let mut blue = Peer::http(gateway.at("/mcp/blue"), LEGACY, json!({})).await;
     let listed = blue.request("tools/list", json!({})).await;
-    let tool = listed.result()["tools"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|tool| tool["name"] == "tool_0");
-    assert_eq!(
-        tool.unwrap()["_meta"]["dev.toolwharf/server"],
-        "three",
-        "{listed:?}"
-    );
+    let mut tools = listed.result()["tools"].as_array().unwrap().iter();
+    let tool = tools.find(|tool| tool["name"] == "tool_0").unwrap();
+    assert_eq!(tool["_meta"]["dev.toolwharf/server"], "three", "{tool}");
     let warning = gateway.logged("replaces the one of").await;
-    assert!(
-        warning.contains("`one`") || warning.contains("`two`"),
-        "{warning}"
-    );
+    let is_named = warning.contains("`one`") || warning.contains("`two`");
+    assert!(is_named, "{warning}");
     // Servers, tools, resources and prompts outside the view cannot be reached.
     let mut red = Peer::http(gateway.at("/mcp/red"), LEGACY, json!({})).await;
     for name in ["three__tool_0", "one__tool_1", "tool_1"] {
-        let answer = red.tool(name, json!({})).await;
-        assert_eq!(
-            answer.response["error"]["code"], -32602,
-            "{name}: {answer:?}"
-        );
+        refused(&mut red, name, -32602).await;
     }
-    assert_eq!(
-        names(&mut red, "prompts/list", "prompts", "name").await,
-        ["one__prompt_0"]
-    );
-    assert_eq!(
-        names(&mut red, "resources/list", "resources", "uri").await,
-        ["resource://two/scripted://0"]
-    );
+    let prompts = names(&mut red, "prompts/list", "prompts", "name").await;
+    assert_eq!(prompts, ["one__prompt_0"]);
+    let uris = names(&mut red, "resources/list", "resources", "uri").await;
+    assert_eq!(uris, ["resource://two/scripted://0"]);
     let mut green = Peer::http(gateway.at("/mcp/-/one"), LEGACY, json!({})).await;
-    let foreign = green
-        .request(
-            "resources/read",
-            json!({"uri": "resource://two/scripted://0"}),
-        )
-        .await;
+    let foreign = json!({"uri": uris[0]});
+    let foreign = green.request("resources/read", foreign).await;
     assert!(foreign.response.get("error").is_some(), "{foreign:?}");
 }
 
@@ -279,12 +221,10 @@ async fn health_readiness_and_metrics() {
         .scripted("bad", &["--exit-at-start"])
         .serve()
         .await;
-    assert_eq!(gateway.at("/healthz").get(&[]).await.status, 200);
-    assert_eq!(
-        gateway.at("/readyz").get(&[]).await.status,
-        200,
-        "one failing server must not affect readiness"
-    );
+    // One failing server does not affect readiness.
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(gateway.at(path).get(&[]).await.status, 200, "{path}");
+    }
     gateway.up("good").await;
     let mut peer = gateway.legacy().await;
     peer.tool("tool_0", json!({})).await;
@@ -302,11 +242,8 @@ async fn health_readiness_and_metrics() {
         ("sessions", None, 1),
         ("held_calls", None, 0),
     ] {
-        assert_eq!(
-            gateway.metric(name, server).await,
-            Some(value),
-            "{name} {server:?}"
-        );
+        let found = gateway.metric(name, server).await;
+        assert_eq!(found, Some(value), "{name} {server:?}");
     }
     // Each metric family is described once, as the format requires.
     let metrics = gateway.metrics().await;
@@ -315,9 +252,6 @@ async fn health_readiness_and_metrics() {
         assert_eq!(metrics.matches(&described).count(), 1, "{metrics}");
     }
     // Pages of other sites cannot read the metrics.
-    let reply = gateway
-        .at("/metrics")
-        .get(&[("host", "evil.example.com")])
-        .await;
-    assert_eq!(reply.status, 403);
+    let evil = [("host", "evil.example.com")];
+    assert_eq!(gateway.at("/metrics").get(&evil).await.status, 403);
 }

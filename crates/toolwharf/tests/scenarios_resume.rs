@@ -1,5 +1,5 @@
-//! Legacy clients resume broken streams (2025-11-25 basic/transports "Resumability and Redelivery"): nothing is lost or
-//! duplicated, no other client gets it, and a call whose client does not return is cancelled.
+//! Legacy clients resume broken streams (2025-11-25 basic/transports "Resumability and Redelivery"): no event is lost,
+//! duplicated or sent to another client, and a call whose client does not return is cancelled.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
@@ -7,7 +7,7 @@ mod common;
 
 use std::{collections::HashSet, time::Duration};
 
-use common::{Gateway, LEGACY, Setup, rpc, scripted, with};
+use common::{Gateway, LEGACY, Setup, checks, rpc, scripted, with};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Event, RawClient, Streaming, wait_for, within};
 use tokio::time::Instant;
@@ -16,11 +16,12 @@ use tokio::time::Instant;
 const ACCEPT_STREAM_FIRST: [(&str, &str); 1] = [("accept", "text/event-stream, application/json")];
 
 async fn gateway() -> Gateway {
-    let options = json!({"maxConcurrency": 100, "callTimeoutMs": 120_000});
-    Setup::new()
-        .server("one", with(scripted("one", &["--resources", "1"]), options))
-        .connected()
-        .await
+    gateway_with(json!({"maxConcurrency": 100, "callTimeoutMs": 120_000})).await
+}
+
+async fn gateway_with(options: Value) -> Gateway {
+    let one = with(scripted("one", &["--resources", "1"]), options);
+    Setup::new().server("one", one).connected().await
 }
 
 /// A client with a separate session.
@@ -60,6 +61,21 @@ async fn next(stream: &mut Streaming) -> Event {
     event.expect("an event")
 }
 
+/// Returns the next events, this many.
+async fn take(stream: &mut Streaming, count: usize) -> Vec<Event> {
+    let mut events = Vec::new();
+    for _ in 0..count {
+        events.push(next(stream).await);
+    }
+    events
+}
+
+/// Asserts that no event arrives.
+async fn is_quiet(stream: &mut Streaming) {
+    let event = stream.next_event(Duration::from_millis(300)).await;
+    assert_eq!(event, None);
+}
+
 /// Returns all events up to the end of the stream.
 async fn rest(mut stream: Streaming) -> Vec<Event> {
     let mut events = Vec::new();
@@ -84,28 +100,23 @@ fn assert_primes(event: &Event) {
 
 /// Returns the progress values of the events, in order.
 fn progress(events: &[Event]) -> Vec<u64> {
-    let params = events.iter().filter_map(Event::json);
-    params
-        .filter_map(|message| message["params"]["progress"].as_u64())
-        .collect()
+    let messages = events.iter().filter_map(Event::json);
+    let values = messages.map(|message| message["params"]["progress"].as_u64());
+    values.flatten().collect()
 }
 
 /// Returns the text of the final response.
 fn answer(events: &[Event]) -> String {
     let last = events.last().and_then(Event::json);
     let last = last.unwrap_or_else(|| panic!("{events:?}"));
-    last["result"]["content"][0]["text"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    let text = last["result"]["content"][0]["text"].as_str();
+    text.unwrap().to_owned()
 }
 
 async fn cancelled_count(gateway: &Gateway) -> String {
     let mut peer = gateway.modern().await;
-    peer.tool("cancelled_count", json!({}))
-        .await
-        .text()
-        .to_owned()
+    let count = peer.tool("cancelled_count", json!({})).await;
+    count.text().to_owned()
 }
 
 /// Subscribes to the server's only resource and sends updates for it.
@@ -177,9 +188,7 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     let mut stream = begin(&client, &[], body).await;
     let mut events = Vec::new();
     for _ in 0..6 {
-        for _ in 0..6 {
-            events.push(next(&mut stream).await);
-        }
+        events.extend(take(&mut stream, 6).await);
         let last = id(events.last().unwrap()).to_owned();
         drop(stream);
         stream = resume(&client, &last).await;
@@ -197,14 +206,14 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     // The events came from this stream, and the call was made once.
     assert_eq!(gateway.metric("calls_total", Some("one")).await, Some(1));
 
-    // The end is kept for a while, since it may not have arrived.
+    // The last events are kept for a while, since they may not have arrived.
     let again = rest(resume(&client, id(&events[40])).await).await;
     assert_eq!(again[1..], events[41..]);
     let over = resume(&client, id(events.last().unwrap())).await;
     assert_eq!(over.status, 405, "there is nothing to wait for");
 }
 
-/// The response waits for a client that is disconnected when it arrives, and a client that resumes a stream gets it.
+/// A response that arrives while its client is disconnected waits until the client resumes the stream.
 #[tokio::test]
 async fn an_answer_waits_for_its_client_and_a_stream_is_taken_over() {
     let gateway = gateway().await;
@@ -219,7 +228,7 @@ async fn an_answer_waits_for_its_client_and_a_stream_is_taken_over() {
     let events = rest(resume(&client, &primed).await).await;
     assert_eq!(answer(&events), "slept");
     assert_eq!(cancelled_count(&gateway).await, "0");
-    // Even if the old connection still looks open.
+    // The client can resume the stream even if its old connection still looks open.
     let (mut stream, primed) = begin_slow(&client, 1, 2000).await;
     let taken = resume(&client, &primed).await;
     stream.closed(Duration::from_secs(2)).await;
@@ -234,12 +243,8 @@ async fn only_its_session_takes_a_stream_up() {
     let (mut stream, last) = begin_slow(&owner, 1, 60_000).await;
     let thief = owner.clone().with("authorization", "Bearer another");
     assert_eq!(resume(&thief, &last).await.status, 404, "another principal");
-    let elsewhere = owner.at("/mcp/-/one");
-    assert_eq!(
-        resume(&elsewhere, &last).await.status,
-        404,
-        "another address"
-    );
+    let elsewhere = resume(&owner.at("/mcp/-/one"), &last).await;
+    assert_eq!(elsewhere.status, 404, "another address");
     let nobody = owner.clone().with("mcp-session-id", "");
     assert_eq!(resume(&nobody, &last).await.status, 405, "no session");
     let other = session(&gateway, LEGACY).await;
@@ -255,8 +260,8 @@ async fn only_its_session_takes_a_stream_up() {
     ] {
         let refused = resume(client, last).await.collect(DEADLINE).await;
         assert_eq!(refused.status, 400, "{last}");
-        let said = refused.response()["error"]["message"].to_string();
-        assert!(said.contains("Last-Event-ID"), "{said}");
+        let said = refused.response();
+        checks::contains(&said["error"]["message"], &["Last-Event-ID"]);
     }
     // The same number in another session refers to that session's own stream.
     let (mut own, first) = begin_slow(&other, 2, 60_000).await;
@@ -266,12 +271,7 @@ async fn only_its_session_takes_a_stream_up() {
     drop(events);
     // The original reader still has the stream.
     gateway.in_flight("one", 2, DEADLINE).await;
-    assert!(
-        stream
-            .next_event(Duration::from_millis(300))
-            .await
-            .is_none()
-    );
+    is_quiet(&mut stream).await;
     let reply = owner.delete(&[]).await;
     assert_eq!(reply.status, 204);
     stream.closed(Duration::from_secs(2)).await;
@@ -290,14 +290,11 @@ async fn the_session_stream_goes_on_where_it_broke_off() {
         if version == LEGACY {
             assert_primes(&next(&mut stream).await);
         }
-        let mut events = Vec::new();
         updates.send(4).await;
-        for _ in 0..4 {
-            events.push(next(&mut stream).await);
-        }
+        let mut events = take(&mut stream, 4).await;
         drop(stream);
         updates.send(3).await;
-        // As if the last two events had not arrived.
+        // The client resumes as if the last two events had not arrived.
         events.truncate(2);
         let last = id(&events[1]).to_owned();
         let mut stream = resume(&client, &last).await;
@@ -305,27 +302,15 @@ async fn the_session_stream_goes_on_where_it_broke_off() {
             assert_eq!(id(&next(&mut stream).await), last);
         }
         updates.send(1).await;
-        for _ in 0..6 {
-            events.push(next(&mut stream).await);
-        }
-        assert_eq!(
-            progress(&events),
-            (0..8).collect::<Vec<_>>(),
-            "in {version}"
-        );
+        events.extend(take(&mut stream, 6).await);
+        let all: Vec<u64> = (0..8).collect();
+        assert_eq!(progress(&events), all, "in {version}");
         // Calls have separate streams.
         let reply = client.post(call(5, "progress", json!({"count": 2}))).await;
-        let streams = |event: &Event| id(event).split_once('-').unwrap().0.to_owned();
-        assert_ne!(
-            streams(reply.events().last().unwrap()),
-            streams(events.last().unwrap())
-        );
-        assert!(
-            stream
-                .next_event(Duration::from_millis(300))
-                .await
-                .is_none()
-        );
+        let stream_of = |event: &Event| id(event).split_once('-').unwrap().0.to_owned();
+        let of_call = stream_of(reply.events().last().unwrap());
+        assert_ne!(of_call, stream_of(events.last().unwrap()));
+        is_quiet(&mut stream).await;
     }
 }
 
@@ -341,11 +326,8 @@ async fn what_is_held_is_bounded() {
     let again = rest(resume(&client, &first).await).await;
     let seen = progress(&again);
     assert!((100..500).contains(&seen.len()), "{} events", seen.len());
-    assert_eq!(
-        seen,
-        (1001 - seen.len() as u64..=1000).collect::<Vec<_>>(),
-        "the newest, without a gap"
-    );
+    let newest: Vec<u64> = (1001 - seen.len() as u64..=1000).collect();
+    assert_eq!(seen, newest, "there is a gap");
     assert_eq!(answer(&again), "progressed");
 
     let mut last = String::new();
@@ -355,20 +337,14 @@ async fn what_is_held_is_bounded() {
     }
     let forgotten = resume(&client, &first).await.collect(DEADLINE).await;
     assert_eq!(forgotten.status, 400, "{}", forgotten.text());
-    assert_eq!(
-        answer(&rest(resume(&client, &last).await).await),
-        "progressed"
-    );
+    let again = rest(resume(&client, &last).await).await;
+    assert_eq!(answer(&again), "progressed");
 
-    // Also bounded in bytes: each of these responses takes about a quarter of a session's limit.
+    // The buffer is also bounded in bytes: each of these responses takes about a quarter of a session's limit.
     let before = gateway.memory_now();
     for n in 0..40 {
-        let reply = client
-            .post_with(
-                &ACCEPT_STREAM_FIRST,
-                call(n, "big", json!({"bytes": 2_000_000})),
-            )
-            .await;
+        let call = call(n, "big", json!({"bytes": 2_000_000}));
+        let reply = client.post_with(&ACCEPT_STREAM_FIRST, call).await;
         last = id(&reply.events()[0]).to_owned();
     }
     let grown = gateway.memory_now().saturating_sub(before);
@@ -393,7 +369,7 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
         .await;
         primed
     };
-    // The stream is dropped before the client cancels.
+    // `slow` drops the stream before the client cancels the call.
     slow(&client, 1).await;
     let params = json!({"requestId": 1});
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
@@ -419,24 +395,14 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
 /// The call timeout continues to run without a reader.
 #[tokio::test]
 async fn a_call_that_nobody_reads_has_its_own_time_limit() {
-    let options = json!({"callTimeoutMs": 2000});
-    let gateway = Setup::new()
-        .server("one", with(scripted("one", &[]), options))
-        .connected()
-        .await;
+    let gateway = gateway_with(json!({"callTimeoutMs": 2000})).await;
     let client = session(&gateway, LEGACY).await;
     let (stream, primed) = begin_slow(&client, 1, 100_000).await;
     drop(stream);
     gateway.in_flight("one", 0, Duration::from_secs(10)).await;
     let events = rest(resume(&client, &primed).await).await;
     let told = events.last().and_then(Event::json).unwrap();
-    assert!(
-        told["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("2000 ms"),
-        "{told}"
-    );
+    checks::contains(&told["error"]["message"], &["2000 ms"]);
 }
 
 /// Clients of older versions fail on an event without data and do not resume: their streams begin with the first
@@ -456,7 +422,7 @@ async fn older_clients_are_not_primed() {
             for event in &events {
                 assert!(event.id.is_some() && event.retry.is_none(), "{event:?}");
             }
-            // Answered events can still be replayed.
+            // The events of an answered call can still be replayed.
             let again = rest(resume(&client, id(&events[0])).await).await;
             assert_eq!(again, events[1..]);
         }

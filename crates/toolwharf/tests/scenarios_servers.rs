@@ -7,7 +7,7 @@ mod own;
 
 use std::fs;
 
-use common::cli;
+use common::{checks, cli};
 use kept::{Kept, Running};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, wait_for_some};
@@ -15,10 +15,12 @@ use testkit::{Bin, DEADLINE, wait_for_some};
 /// A file that a sandboxed server must not read.
 const SECRET: &str = "of the host";
 
-fn kept_with(kept: &Kept, servers: Value) {
+/// What outlives a gateway with these servers.
+async fn kept_with(servers: Value) -> Kept {
+    let kept = Kept::sqlite().await;
     kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
     kept.servers(servers);
-    fs::write(kept.dir.path().join("secret"), SECRET).expect("a file");
+    kept
 }
 
 /// The entry of a scripted server.
@@ -40,10 +42,7 @@ async fn row(gateway: &Running, path: &str, state: &str) -> Value {
 /// Calls a tool from this project's view. Returns its text and whether it is an error.
 async fn called(gateway: &Running, scope: &str, tool: &str, arguments: Value) -> (String, bool) {
     let params = json!({"name": tool, "arguments": arguments});
-    let reply = gateway
-        .try_mcp(scope, "tools/call", params)
-        .await
-        .expect("an answer");
+    let reply = gateway.mcp(scope, "tools/call", params).await;
     let answer: Value = serde_json::from_str(&reply.text()).expect("JSON");
     let text = answer["result"]["content"][0]["text"].as_str();
     let text = text.unwrap_or_else(|| panic!("{tool}: {answer}"));
@@ -52,34 +51,23 @@ async fn called(gateway: &Running, scope: &str, tool: &str, arguments: Value) ->
 
 #[tokio::test]
 async fn u01_an_entry_of_the_file_runs_confined() {
-    let kept = Kept::sqlite().await;
-    kept_with(
-        &kept,
-        json!({
-            "plain": entry("plain", json!({})),
-            "notes": entry("notes", json!({"sandbox": true, "volumes": ["/notes"]})),
-        }),
-    );
-    let secret = json!({"path": kept.dir.path().join("secret")});
+    let notes = json!({"sandbox": true, "volumes": ["/notes"]});
+    let servers = json!({"plain": entry("plain", json!({})), "notes": entry("notes", notes)});
+    let kept = kept_with(servers).await;
+    let secret = kept.dir.path().join("secret");
+    fs::write(&secret, SECRET).expect("a file");
+    let secret = json!({"path": secret});
     let gateway = kept.start().await;
     row(&gateway, "/mcp/servers/plain", "running").await;
     let notes = row(&gateway, "/mcp/servers/notes", "running").await;
-    assert_eq!(
-        (&notes["transport"], &notes["sandbox"]),
-        (&json!("stdio"), &json!("process"))
-    );
+    assert_eq!(notes["transport"], "stdio");
+    assert_eq!(notes["sandbox"], "process");
     let enforced = notes["enforced"].as_array().unwrap();
     let holds =
         |what: &str| enforced.iter().find(|one| one["what"] == what).unwrap()["holds"].clone();
-    for what in [
-        "cpu",
-        "memory",
-        "disk",
-        "pids",
-        "filesystem",
-        "network",
-        "privileges",
-    ] {
+    let limits = ["cpu", "memory", "disk", "pids"];
+    let confined = ["filesystem", "network", "privileges"];
+    for what in limits.into_iter().chain(confined) {
         assert_eq!(holds(what), true, "{what}: {notes:#}");
     }
     assert_eq!(holds("kernel"), false);
@@ -87,21 +75,14 @@ async fn u01_an_entry_of_the_file_runs_confined() {
     assert_eq!((text.as_str(), failed), (SECRET, false));
     let (text, failed) = called(&gateway, "-/notes", "read", secret).await;
     assert!(failed && text.contains("No such file"), "{text}");
-    // The command line shows it, too.
+    // The command line shows the sandbox, too.
     let listed = said(&kept, &gateway, &["ls"]).await;
-    let line = listed
-        .lines()
-        .find(|line| line.starts_with("notes"))
-        .unwrap();
-    assert!(line.contains(" process "), "{listed}");
+    checks::contains(line(&listed, "notes"), &[" process "]);
     let shown = said(&kept, &gateway, &["get", "notes"]).await;
-    let not = shown
-        .lines()
-        .find(|line| line.starts_with("not enforced"))
-        .unwrap();
-    assert!(not.contains("kernel (shared with the host"), "{shown}");
+    let kernel = "kernel (shared with the host";
+    checks::contains(line(&shown, "not enforced"), &[kernel]);
 
-    // Its data is kept across a restart of the product.
+    // The server's data is kept across a restart of the product.
     let write = json!({"path": "/notes/one", "text": "kept"});
     let (text, _) = called(&gateway, "-/notes", "write", write).await;
     assert_eq!(text, "written");
@@ -114,17 +95,15 @@ async fn u01_an_entry_of_the_file_runs_confined() {
 
 #[tokio::test]
 async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
-    let kept = Kept::sqlite().await;
     let ours = json!({"sandbox": {"memory": "128M"}, "volumes": ["/v"], "start": "boot"});
-    kept_with(&kept, json!({"file": entry("file", ours.clone())}));
+    let kept = kept_with(json!({"file": entry("file", ours.clone())})).await;
     let gateway = kept.start().await;
     gateway.ok("PUT", "/projects/shop", json!({})).await;
     let path = "/mcp/servers/own?project=shop";
     gateway.ok("PUT", path, entry("own", ours.clone())).await;
     let manifest = json!({"name": "p", "version": "1", "mcp": {"servers": {"made": entry("made", ours.clone())}}});
-    gateway
-        .ok("PUT", "/projects/shop/products/p", manifest)
-        .await;
+    let product = "/projects/shop/products/p";
+    gateway.ok("PUT", product, manifest).await;
     let server = Bin::path("testkit-scripted");
     let registration = json!({
         "name": "registered", "command": server, "args": ["--name", "registered"], "volumes": ["/v"],
@@ -135,19 +114,8 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
     the_same["name"] = "posted".into();
     gateway.ok("POST", "/mcp/servers", the_same).await;
     let server = server.to_str().unwrap();
-    let added = [
-        "add",
-        "added",
-        "--sandbox",
-        "--memory",
-        "128M",
-        "--volume",
-        "/v",
-        "--",
-        server,
-        "--name",
-        "added",
-    ];
+    let added = format!("add added --sandbox --memory 128M --volume /v -- {server} --name added");
+    let added: Vec<_> = added.split(' ').collect();
     said(&kept, &gateway, &added).await;
 
     let registered = format!("/mcp/servers/{}", id.as_str().unwrap());
@@ -169,12 +137,8 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
             };
             (one["what"].clone(), one["holds"].clone(), how)
         };
-        let enforced: Vec<_> = row["enforced"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(told)
-            .collect();
+        let enforced = row["enforced"].as_array().unwrap().iter();
+        let enforced: Vec<_> = enforced.map(told).collect();
         all.push((row["sandbox"].clone(), row["tools"].clone(), enforced));
     }
     assert_eq!(all[0].0, "process");
@@ -186,11 +150,13 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
         let row = gateway.ok("GET", path, Value::Null).await;
         row["reason"].as_str().map(str::to_owned)
     });
-    let reason = blocked.await;
-    assert!(
-        reason.contains("`/etc` of the host may not be mounted"),
-        "{reason}"
-    );
+    checks::contains(blocked.await, &["`/etc` of the host may not be mounted"]);
+}
+
+/// Returns the first line that begins with `start`.
+fn line<'t>(text: &'t str, start: &str) -> &'t str {
+    let found = text.lines().find(|line| line.starts_with(start));
+    found.unwrap_or_else(|| panic!("no {start:?}: {text}"))
 }
 
 /// Returns the output of a command.

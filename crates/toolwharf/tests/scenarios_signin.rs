@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Gateway, LEGACY, Setup, tools};
+use common::{Gateway, LEGACY, Setup, checks, tools};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Issuer, Peer, RawClient, Reply, peer, wait_for};
 
@@ -18,11 +18,11 @@ const ACCESS: &str = r#"access = [
 "#;
 
 /// A gateway that accepts tokens of `issuer`, with two servers, of which project `ml` sees one.
-async fn gateway(issuer: &Issuer, more: &str) -> Gateway {
+async fn gateway(issuer: &Issuer) -> Gateway {
     let settings = format!(
         "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[projects.ml]\nservers = [\"one\"]\n\
          [projects.other]\nservers = [\"two\"]\n\
-         [auth.oidc.corp]\nissuer = \"{}\"\nscopes = [\"mcp:call\"]\n{more}{ACCESS}",
+         [auth.oidc.corp]\nissuer = \"{}\"\nscopes = [\"mcp:call\"]\n{ACCESS}",
         issuer.url()
     );
     let setup = Setup::new().settings(&settings);
@@ -45,10 +45,20 @@ fn with(gateway: &Gateway, path: &str, token: &str) -> RawClient {
         .with("authorization", &format!("Bearer {token}"))
 }
 
+/// Sends `initialize` with this token.
+async fn initialize(gateway: &Gateway, path: &str, token: &str) -> Reply {
+    with(gateway, path, token).post(INITIALIZE).await
+}
+
 /// Returns the status of `initialize` with this token.
 async fn status(gateway: &Gateway, path: &str, token: &str) -> u16 {
-    let reply = with(gateway, path, token).post(INITIALIZE).await;
-    reply.status.as_u16()
+    initialize(gateway, path, token).await.status.as_u16()
+}
+
+/// An MCP client with this token.
+async fn connect(gateway: &Gateway, path: &str, version: &str, token: &str) -> Peer {
+    let client = with(gateway, path, token);
+    Peer::http(client, version, peer::all_capabilities()).await
 }
 
 async fn get(client: &RawClient) -> Reply {
@@ -71,7 +81,7 @@ fn parameter(challenge: &str, name: &str) -> String {
 #[tokio::test]
 async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
     let issuer = Issuer::start(json!({ "accounts": { "ann": { "groups": ["ml"] } } })).await;
-    let gateway = gateway(&issuer, "").await;
+    let gateway = gateway(&issuer).await;
     let refused = gateway.at("/mcp/ml").post(INITIALIZE).await;
     assert_eq!(refused.status, 401);
     let challenge = refused.header("www-authenticate").unwrap();
@@ -97,13 +107,8 @@ async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
         found["authorization_endpoint"].as_str().unwrap()
     );
     let place = issuer.sign_in(&ask, "ann").await;
-    let code = place
-        .split("code=")
-        .nth(1)
-        .unwrap()
-        .split('&')
-        .next()
-        .unwrap();
+    let code = place.split("code=").nth(1).unwrap();
+    let code = code.split('&').next().unwrap();
     let form = format!(
         "grant_type=authorization_code&code={code}&redirect_uri={redirect}&client_id={client}&resource={resource}\
          &code_verifier=dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
@@ -115,12 +120,9 @@ async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
     let token = tokens["access_token"].as_str().unwrap();
 
     for version in [LEGACY, peer::MODERN] {
-        let client = with(&gateway, "/mcp/ml", token);
-        let mut peer = Peer::http(client, version, peer::all_capabilities()).await;
-        assert!(
-            tools(&mut peer).await.contains(&"tool_0".to_owned()),
-            "{version}"
-        );
+        let mut peer = connect(&gateway, "/mcp/ml", version, token).await;
+        let listed = tools(&mut peer).await;
+        assert!(listed.contains(&"tool_0".to_owned()), "{version}");
         let echoed = peer.tool("echo", json!({ "text": "hello" })).await;
         assert!(echoed.result()["isError"] != true, "{version}: {echoed:?}");
     }
@@ -131,16 +133,14 @@ async fn s09_a_client_finds_the_issuer_and_signs_its_person_in() {
     // The caller is recorded, the token is not.
     let admin = with(&gateway, "/api/v1/calls", &gateway.token());
     let calls = get(&admin).await.text();
-    assert!(
-        calls.contains("user:corp:ann") && !calls.contains(token),
-        "{calls}"
-    );
+    checks::contains(&calls, &["user:corp:ann"]);
+    checks::lacks(&calls, &[token]);
 }
 
 #[tokio::test]
 async fn s09_metadata_is_at_every_endpoint_and_only_with_an_issuer() {
     let issuer = Issuer::start(json!({})).await;
-    let gateway = gateway(&issuer, "").await;
+    let gateway = gateway(&issuer).await;
     let at = "/.well-known/oauth-protected-resource";
     for path in ["", "/mcp", "/mcp/ml", "/mcp/-/one", "/api/v1"] {
         let metadata = document(&format!("{}{at}{path}", gateway.url)).await;
@@ -160,63 +160,49 @@ async fn s09_metadata_is_at_every_endpoint_and_only_with_an_issuer() {
 #[tokio::test]
 async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
     let issuer = Issuer::start(json!({})).await;
-    let gateway = gateway(&issuer, "").await;
+    let gateway = gateway(&issuer).await;
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let invalid = "error=\"invalid_token\"";
-    let (ended, early) = (
-        json!({ "exp": now - 300 }),
-        json!({ "exp": now + 900, "nbf": now + 300 }),
-    );
-    let (other, nowhere) = (
-        json!({ "aud": "https://other.example" }),
-        json!({ "aud": null }),
-    );
-    let (unknown, scope) = (
-        json!({ "iss": "https://other.example" }),
-        json!({ "scope": "other" }),
-    );
+    let ended = json!({ "exp": now - 300 });
+    let early = json!({ "exp": now + 900, "nbf": now + 300 });
+    let other = json!({ "aud": "https://other.example" });
+    let nowhere = json!({ "aud": null });
+    let unknown = json!({ "iss": "https://other.example" });
+    let scope = json!({ "scope": "other" });
     let lacking = "error=\"insufficient_scope\"";
+    let metadata = "resource_metadata=";
     for (changes, status, said, challenged) in [
         (ended, 401, "it expired 300 s ago", invalid),
         (early, 401, "ahead of the clock", invalid),
-        (
-            other,
-            401,
-            "which is not this gateway",
-            "resource_metadata=",
-        ),
-        (nowhere, 401, "has no audience", "resource_metadata="),
+        (other, 401, "which is not this gateway", metadata),
+        (nowhere, 401, "has no audience", metadata),
         (unknown, 401, "unknown, revoked or expired", invalid),
-        (scope.clone(), 403, "needs the scopes `mcp:call`", lacking),
-        (scope, 403, "all of them", "scope=\"mcp:call\""),
+        (
+            scope.clone(),
+            403,
+            "needs all of the scopes `mcp:call`",
+            lacking,
+        ),
+        (scope, 403, "needs all of the scopes", "scope=\"mcp:call\""),
     ] {
         let token = token(&issuer, &gateway, &["ml"], changes.clone()).await;
         for path in ["/mcp/ml", "/api/v1/mcp/servers/one/call"] {
-            let reply = with(&gateway, path, &token).post(INITIALIZE).await;
+            let reply = initialize(&gateway, path, &token).await;
             assert_eq!(reply.status, status, "{path} {changes}: {}", reply.text());
             // Both clocks may have advanced by a second.
             let text = reply.text().replace("301 s", "300 s");
-            assert!(text.contains(said), "{changes}: {text}");
+            checks::contains(&text, &[said]);
             let challenge = reply.header("www-authenticate").unwrap();
-            assert!(challenge.contains(challenged), "{changes}: {challenge}");
-            assert!(
-                challenge.contains(&format!("{}/.well-known", gateway.url)),
-                "{challenge}"
-            );
-            assert!(!text.contains(&token) && !challenge.contains(&token));
+            let known = format!("{}/.well-known", gateway.url);
+            checks::contains(challenge, &[challenged, &known]);
+            checks::lacks(format!("{text}{challenge}"), &[&token]);
         }
     }
-    // A user without groups, and a token where none is accepted.
+    // A user without groups is refused, and so is a token in the URL.
     let nobody = token(&issuer, &gateway, &[], json!({})).await;
-    let reply = with(&gateway, "/mcp", &nobody).post(INITIALIZE).await;
+    let reply = initialize(&gateway, "/mcp", &nobody).await;
     assert_eq!(reply.status, 403);
-    assert!(
-        reply
-            .text()
-            .contains("`user:corp:ann` is signed in, but no rule"),
-        "{}",
-        reply.text()
-    );
+    checks::contains(reply.text(), &["`user:corp:ann` is signed in, but no rule"]);
     let good = token(&issuer, &gateway, &["ml"], json!({})).await;
     let query = gateway.at(&format!("/mcp/ml?access_token={good}"));
     assert_eq!(query.post(INITIALIZE).await.status, 401);
@@ -230,45 +216,34 @@ async fn s09_a_token_that_does_not_suffice_is_refused_with_what_helps() {
 #[tokio::test]
 async fn s09_claims_decide_role_and_projects() {
     let issuer = Issuer::start(json!({})).await;
-    let gateway = gateway(&issuer, "").await;
-    let status = async |groups: &[&str], path: &str| {
-        let token = token(&issuer, &gateway, groups, json!({})).await;
+    let gateway = gateway(&issuer).await;
+    let several = "name one of `ml`, `other` as `/mcp/PROJECT`";
+    for (group, path, expected, says) in [
+        ("ml", "/mcp", 200, ""),
+        ("ml", "/mcp/other", 404, ""),
+        ("both", "/mcp/other", 200, ""),
+        ("both", "/mcp", 400, several),
+        ("both", "/api/v1/mcp/servers", 400, "as `?project=`"),
+        ("both", "/api/v1/mcp/servers?project=ml", 200, ""),
+        ("ml", "/api/v1/mcp/servers", 200, ""),
+        ("ml", "/api/v1/mcp/servers?project=other", 404, ""),
+        ("both", "/api/v1/status", 403, ""),
+        ("operators", "/api/v1/status", 200, ""),
+    ] {
+        let token = token(&issuer, &gateway, &[group], json!({})).await;
         let client = with(&gateway, path, &token);
         let reply = match path.starts_with("/api") {
             true => get(&client).await,
             false => client.post(INITIALIZE).await,
         };
-        (reply.status.as_u16(), reply.text())
-    };
-    assert_eq!(status(&["ml"], "/mcp").await.0, 200);
-    assert_eq!(status(&["ml"], "/mcp/other").await.0, 404);
-    assert_eq!(status(&["both"], "/mcp/other").await.0, 200);
-    let (refused, why) = status(&["both"], "/mcp").await;
-    assert_eq!(refused, 400);
-    assert!(
-        why.contains("name one of `ml`, `other` as `/mcp/PROJECT`"),
-        "{why}"
-    );
-    let (refused, why) = status(&["both"], "/api/v1/mcp/servers").await;
-    assert_eq!(refused, 400);
-    assert!(why.contains("as `?project=`"), "{why}");
-    assert_eq!(
-        status(&["both"], "/api/v1/mcp/servers?project=ml").await.0,
-        200
-    );
-    assert_eq!(status(&["ml"], "/api/v1/mcp/servers").await.0, 200);
-    assert_eq!(
-        status(&["ml"], "/api/v1/mcp/servers?project=other").await.0,
-        404
-    );
-    assert_eq!(status(&["both"], "/api/v1/status").await.0, 403);
-    assert_eq!(status(&["operators"], "/api/v1/status").await.0, 200);
+        assert_eq!(reply.status, expected, "{group} {path}: {}", reply.text());
+        checks::contains(reply.text(), &[says]);
+    }
 
     let mut outcomes = Vec::new();
     for groups in [["guests"], ["ml"]] {
         let token = token(&issuer, &gateway, &groups, json!({ "sub": groups[0] })).await;
-        let client = with(&gateway, "/mcp", &token);
-        let mut peer = Peer::http(client, LEGACY, peer::all_capabilities()).await;
+        let mut peer = connect(&gateway, "/mcp", LEGACY, &token).await;
         let names = tools(&mut peer).await;
         assert!(names.contains(&"tool_0".to_owned()), "{names:?}");
         let called = peer.tool("tool_0", json!({})).await;
@@ -281,7 +256,7 @@ async fn s09_claims_decide_role_and_projects() {
 #[tokio::test]
 async fn s09_a_session_ends_with_the_last_token_of_its_person() {
     let issuer = Issuer::start(json!({})).await;
-    let gateway = gateway(&issuer, "").await;
+    let gateway = gateway(&issuer).await;
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     // Clocks may be off by 60 seconds.
     let ending = token(&issuer, &gateway, &["ml"], json!({ "exp": now - 55 })).await;
@@ -293,11 +268,8 @@ async fn s09_a_session_ends_with_the_last_token_of_its_person() {
         let client = with(&gateway, "/mcp", token);
         let reply = client.post(INITIALIZE).await;
         let id = reply.header("mcp-session-id").unwrap().to_owned();
-        let session = [
-            ("mcp-session-id", id.as_str()),
-            ("accept", "text/event-stream"),
-        ];
-        let stream = client.get(&session).await;
+        let session = client.with("mcp-session-id", &id);
+        let stream = session.get(&[("accept", "text/event-stream")]).await;
         assert_eq!(stream.status, 200);
         sessions.push((id, stream));
     }
@@ -308,22 +280,17 @@ async fn s09_a_session_ends_with_the_last_token_of_its_person() {
     assert_eq!(status(&gateway, "/mcp", &ending).await, 401);
     // Bob's session continues with his next token.
     let ping = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
-    let session = [("mcp-session-id", renewed.as_str())];
-    let pong = with(&gateway, "/mcp", &second)
-        .post_with(&session, ping)
-        .await;
+    let session = with(&gateway, "/mcp", &second).with("mcp-session-id", &renewed);
+    let pong = session.post(ping).await;
     assert_eq!(pong.status, 200, "{}", pong.text());
-    assert!(
-        kept.next_event(std::time::Duration::from_millis(50))
-            .await
-            .is_none_or(|event| event.json().is_none())
-    );
+    let event = kept.next_event(std::time::Duration::from_millis(50)).await;
+    assert!(event.is_none_or(|event| event.json().is_none()));
 }
 
 #[tokio::test]
 async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     let issuer = Issuer::start(json!({})).await;
-    let gateway = gateway(&issuer, "").await;
+    let gateway = gateway(&issuer).await;
     let fetched = async || issuer.count("jwks").await == 1;
     wait_for("the keys at the start", DEADLINE, fetched).await;
     let status = async |token: &str| status(&gateway, "/mcp/ml", token).await;
@@ -331,7 +298,8 @@ async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     assert_eq!(status(&fresh("ann").await).await, 200);
     let asked = issuer.count("jwks").await;
 
-    // The first token with a new key makes the gateway query the issuer. Further unknown keys do not for a minute.
+    // The first token with a new key makes the gateway query the issuer. For the next minute, other unknown keys do
+    // not.
     let old = fresh("old").await;
     issuer.rotate().await;
     assert_eq!(status(&fresh("bob").await).await, 200);
@@ -340,23 +308,16 @@ async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     let current = fresh("dan").await;
     issuer.rotate().await;
     for _ in 0..20 {
-        let reply = with(&gateway, "/mcp/ml", &fresh("cy").await)
-            .post(INITIALIZE)
-            .await;
+        let reply = initialize(&gateway, "/mcp/ml", &fresh("cy").await).await;
         assert_eq!(reply.status, 401);
-        assert!(
-            reply.text().contains("asked once a minute"),
-            "{}",
-            reply.text()
-        );
+        checks::contains(reply.text(), &["fetched at most once a minute"]);
     }
     assert_eq!(issuer.count("jwks").await, asked + 1);
 
-    // Unreachable, wrong, or responding with a page: the known keys stay in use.
-    let lie = json!({ "body": { "issuer": "https://evil.example", "jwks_uri": "https://evil.example/keys" } });
+    // If the issuer is unreachable, wrong, or responds with a page, the known keys stay in use.
     let page = json!({ "body": "<html>Sign in</html>" });
     for trouble in [
-        json!({ "answers": { "/.well-known/openid-configuration": lie } }),
+        lie(),
         json!({ "answers": { "/jwks": page } }),
         json!({ "down": true }),
     ] {
@@ -365,20 +326,22 @@ async fn s10_known_keys_go_on_while_the_issuer_rotates_is_down_or_lies() {
     }
 }
 
+/// Metadata of an issuer that names another one.
+fn lie() -> Value {
+    let body = json!({ "issuer": "https://evil.example", "jwks_uri": "https://evil.example/keys" });
+    json!({ "answers": { "/.well-known/openid-configuration": { "body": body } } })
+}
+
 #[tokio::test]
 async fn s10_an_issuer_that_lies_from_the_start_is_not_believed() {
-    let lie = json!({ "body": { "issuer": "https://evil.example", "jwks_uri": "https://evil.example/keys" } });
-    let answers = json!({ "/.well-known/openid-configuration": lie });
-    let issuer = Issuer::start(json!({ "answers": answers })).await;
-    let gateway = gateway(&issuer, "").await;
+    let issuer = Issuer::start(lie()).await;
+    let gateway = gateway(&issuer).await;
     let token = token(&issuer, &gateway, &["ml"], json!({})).await;
-    let reply = with(&gateway, "/mcp/ml", &token).post(INITIALIZE).await;
+    let reply = initialize(&gateway, "/mcp/ml", &token).await;
     assert_eq!(reply.status, 503, "{}", reply.text());
     assert_eq!(reply.header("retry-after"), Some("5"));
-    let logged = gateway
-        .logged("its metadata names the issuer `https://evil.example`")
-        .await;
-    assert!(logged.contains("issuer `corp`"), "{logged}");
+    let names = "its metadata names the issuer `https://evil.example`";
+    checks::contains(gateway.logged(names).await, &["issuer `corp`"]);
     // API keys and other users are not affected.
     let key = gateway.token();
     assert_eq!(status(&gateway, "/mcp", &key).await, 200);

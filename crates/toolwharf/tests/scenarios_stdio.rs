@@ -1,15 +1,16 @@
-//! `toolwharf stdio` beside `toolwharf serve` on one data directory: it is a client of the running gateway, in both
-//! eras and both directions. Only one `serve` can use a data directory.
+//! `toolwharf stdio` beside `toolwharf serve` on one data directory: `stdio` is a client of the running gateway, in
+//! both eras and both directions. Only one `serve` can use a data directory.
 
 mod common;
 
 use std::{fs, time::Duration};
 
 use common::{
-    Gateway, LEGACY, Setup,
+    Gateway, LEGACY, Setup, checks,
     cli::{self, Said},
     names, rpc, says, scripted,
     shell::{self, fails, json_of, ok},
+    steps::begin_tool,
     tools, with,
 };
 use rustix::process::Signal;
@@ -20,7 +21,7 @@ use tokio::process::Command;
 
 const ERAS: [&str; 3] = ["2024-11-05", LEGACY, peer::MODERN];
 
-/// A line on the gateway's data directory, without its configuration.
+/// A command line with the gateway's data directory, but without its configuration.
 fn line(gateway: &Gateway, line: &str) -> Command {
     let mut command = shell::at(gateway, line);
     command.env_remove("RUST_LOG");
@@ -53,9 +54,32 @@ async fn run(command: Command) -> Said {
     cli::said(command, "").await
 }
 
+/// A gateway with one scripted server, which is connected.
+async fn one() -> Gateway {
+    Setup::new().scripted("one", &[]).connected().await
+}
+
+/// Sets how many tools the server has, from another client.
+async fn set_tools(gateway: &Gateway, count: usize) {
+    let count = json!({ "count": count });
+    gateway.legacy().await.tool("set_tools", count).await;
+}
+
+async fn pid(peer: &mut Peer) -> String {
+    peer.tool("pid", json!({})).await.text().to_owned()
+}
+
+/// Returns the next notification of this method.
+async fn told(peer: &mut Peer, method: &str) -> Value {
+    let told = peer.notification(method, DEADLINE).await;
+    told.unwrap_or_else(|| panic!("no {method}"))
+}
+
+const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
+
 #[tokio::test]
 async fn u07_a_second_serve_is_refused() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let gateway = one().await;
     let pid = gateway.process.pid().to_string();
     let data = gateway.folder().join("data").display().to_string();
     // The database option makes no difference: the directory is shared.
@@ -64,20 +88,20 @@ async fn u07_a_second_serve_is_refused() {
         if let Some(database) = database {
             second.args(["--database-url", database]);
         }
-        let said = run(second).await.code(1);
-        for part in [&*data, &*pid, &*gateway.url, "--data-dir", "kill"] {
-            assert!(said.err.contains(part), "{part}: {said:?}");
-        }
-        assert!(!said.err.contains("toolwharf is at"), "{said:?}");
+        let said = run(second).await.code(1).err;
+        checks::contains(&said, &[&data, &pid, &gateway.url, "--data-dir", "kill"]);
+        checks::lacks(&said, &["toolwharf is at"]);
     }
+    let is_found = async |gateway: &Gateway| {
+        let listed = json_of(gateway, "ls").await;
+        assert_eq!(listed["servers"][0]["status"], "running", "{listed}");
+    };
     // The first gateway is still found.
-    let listed = json_of(&gateway, "ls").await;
-    assert_eq!(listed["servers"][0]["status"], "running", "{listed}");
+    is_found(&gateway).await;
     // A killed gateway holds no lock.
     let gateway = gateway.restarted_after(Signal::KILL).await;
     gateway.up("one").await;
-    let listed = json_of(&gateway, "ls").await;
-    assert_eq!(listed["servers"][0]["status"], "running", "{listed}");
+    is_found(&gateway).await;
 }
 
 /// Commands check the lock continuously, and prevent no gateway from starting.
@@ -85,53 +109,41 @@ async fn u07_a_second_serve_is_refused() {
 async fn u07_whoever_looks_is_in_nobodys_way() {
     let mut gateway = Setup::new().serve().await;
     for _ in 0..3 {
-        let looks: Vec<_> = (0..4).map(|_| run(line(&gateway, "ls -o json"))).collect();
-        let (said, again) = tokio::join!(
-            async {
-                let mut all = Vec::new();
-                for look in looks {
-                    all.push(look.await);
-                }
-                all
-            },
-            gateway.restarted()
-        );
-        gateway = again;
-        for said in said {
-            assert!(!said.err.contains("lock"), "{said:?}");
-        }
+        let looks: Vec<_> = (0..4).map(|_| line(&gateway, "ls -o json")).collect();
+        let looks = async {
+            for look in looks {
+                checks::lacks(run(look).await.err, &["lock"]);
+            }
+        };
+        (_, gateway) = tokio::join!(looks, gateway.restarted());
     }
 }
 
 #[tokio::test]
 async fn u07_stdio_is_a_client_of_the_running_serve() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
-    let pid = gateway.legacy().await.tool("pid", json!({})).await;
+    let gateway = one().await;
+    let its = pid(&mut gateway.legacy().await).await;
     for (made, version) in ERAS.into_iter().enumerate() {
         let mut peer = peer_beside(&gateway, version, "").await;
-        // The same instance, not a second one.
-        let own = peer.tool("pid", json!({})).await;
-        assert_eq!(own.text(), pid.text(), "{version}");
+        // The call reaches the same instance, not a second one.
+        assert_eq!(pid(&mut peer).await, its, "{version}");
         let listed = tools(&mut peer).await;
         assert!(listed.iter().any(|tool| tool == "echo"), "{listed:?}");
-        // Exact to the last digit, because the text is passed through.
+        // The number keeps all its digits, because the text is passed through.
         let big = json!({ "n": 12345678901234567890u64, "text": "grüß\u{2028}" });
         let echoed = peer.tool("echo", big.clone()).await;
         assert_eq!(echoed.result()["structuredContent"], big, "{version}");
         // The server's error is passed on with its code.
-        let failed = peer
-            .tool("rpc_error", json!({ "code": -32050, "message": "no" }))
-            .await;
+        let error = json!({ "code": -32050, "message": "no" });
+        let failed = peer.tool("rpc_error", error).await;
         assert_eq!(failed.response["error"]["code"], -32050, "{failed:?}");
         let none = peer.tool("surely_not", json!({})).await;
         assert!(none.response["error"].is_object(), "{none:?}");
-        // Recorded once.
+        // Each call is recorded once.
         assert_eq!(calls(&gateway, "echo").await.len(), made + 1);
     }
-    assert_eq!(
-        gateway.metric("server_starts_total", Some("one")).await,
-        Some(1)
-    );
+    let starts = gateway.metric("server_starts_total", Some("one")).await;
+    assert_eq!(starts, Some(1));
 }
 
 #[tokio::test]
@@ -156,35 +168,28 @@ async fn u07_a_hosted_server_is_called_through_stdio() {
 
 #[tokio::test]
 async fn u07_what_servers_say_and_ask_passes_both_ways() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let gateway = one().await;
     for version in ERAS {
         let mut peer = peer_beside(&gateway, version, "").await;
         let question = json!({
             "message": "Name?",
             "requestedSchema": { "type": "object", "properties": {} },
         });
-        // During a call.
-        let asked = peer
-            .tool(
-                "server_request",
-                json!({ "method": "elicitation/create", "params": question }),
-            )
-            .await;
+        // The server can ask the client during a call.
+        let question = json!({ "method": "elicitation/create", "params": question });
+        let asked = peer.tool("server_request", question).await;
         assert_eq!(asked.asked, ["elicitation/create"], "{version}: {asked:?}");
         assert!(asked.text().contains("Alice"), "{version}: {asked:?}");
-        // Progress belongs to its call.
+        // Progress notifications arrive with the token of their call.
         let params = json!({
             "name": "progress", "arguments": { "count": 3, "ms": 20 },
             "_meta": { "progressToken": "mine" },
         });
         let progress = peer.request("tools/call", params).await;
         assert!(progress.response["result"].is_object(), "{progress:?}");
-        let tokens: Vec<_> = progress
-            .notifications
-            .iter()
-            .filter(|one| one["method"] == "notifications/progress")
-            .map(|one| one["params"]["progressToken"].clone())
-            .collect();
+        let reports = progress.notifications.iter();
+        let reports = reports.filter(|one| one["method"] == "notifications/progress");
+        let tokens: Vec<_> = reports.map(|one| &one["params"]["progressToken"]).collect();
         assert_eq!(tokens, ["mine"; 3], "{version}: {progress:?}");
         peer.log_level("debug").await;
         let logged = json!({
@@ -192,41 +197,28 @@ async fn u07_what_servers_say_and_ask_passes_both_ways() {
             "params": { "level": "warning", "data": "said so" },
         });
         peer.tool("notify", logged).await;
-        let message = peer.notification("notifications/message", DEADLINE).await;
-        assert_eq!(message.expect(version)["params"]["data"], "said so");
-        // List changes outside calls.
+        let message = told(&mut peer, "notifications/message").await;
+        assert_eq!(message["params"]["data"], "said so", "{version}");
+        // `list_changed` notifications also arrive while no call is in flight.
         let listening = peer.subscribe(&[]).await;
         let count = peer.tool("counter", json!({})).await;
         assert!(count.response["result"].is_object(), "{count:?}");
         let before = tools(&mut peer).await.len();
-        gateway
-            .legacy()
-            .await
-            .tool("set_tools", json!({ "count": before + 1 }))
-            .await;
-        let change = "notifications/tools/list_changed";
-        assert!(
-            peer.notification(change, DEADLINE).await.is_some(),
-            "{version}"
-        );
+        set_tools(&gateway, before + 1).await;
+        told(&mut peer, TOOLS_CHANGED).await;
         if let Some(listening) = listening {
             peer.cancel(listening).await;
         }
-        gateway
-            .legacy()
-            .await
-            .tool("set_tools", json!({ "count": 0 }))
-            .await;
+        set_tools(&gateway, 0).await;
     }
 }
 
 #[tokio::test]
 async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let gateway = one().await;
     for (cancelled, version) in ERAS.into_iter().enumerate() {
         let mut peer = peer_beside(&gateway, version, "").await;
-        let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
-        let id = peer.begin("tools/call", slow).await;
+        let id = begin_tool(&mut peer, "slow", json!({ "ms": 60_000 })).await;
         wait_for("the call at the server", DEADLINE, async || {
             peer.tool("running", json!({})).await.text() == "1"
         })
@@ -247,9 +239,9 @@ async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
 
 #[tokio::test]
 async fn u07_the_end_of_the_pipe_ends_the_session_and_its_calls() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let gateway = one().await;
     let mut client = beside(&gateway, "");
-    // Allowed before the handshake.
+    // A ping is allowed before the handshake.
     let ping = client.ask(rpc::message(0, "ping", json!({}))).await;
     assert_eq!(ping["result"], json!({}), "{ping}");
     let early = client.ask(rpc::message(1, "tools/list", json!({}))).await;
@@ -288,39 +280,30 @@ async fn killed(version: &str) {
     if version == LEGACY {
         peer.subscribe(&[&uris[0]]).await;
     }
-    let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
-    let id = peer.begin("tools/call", slow).await;
+    let id = begin_tool(&mut peer, "slow", json!({ "ms": 60_000 })).await;
     gateway.in_flight("one", 1, DEADLINE).await;
-    let (gateway, answer) = tokio::join!(gateway.restarted_after(Signal::KILL), peer.finish(id));
+    let restarted = gateway.restarted_after(Signal::KILL);
+    let (mut gateway, answer) = tokio::join!(restarted, peer.finish(id));
     says(&answer, &["unknown"]);
     gateway.up("one").await;
     let echoed = peer.tool("echo", json!({ "again": true })).await;
-    assert_eq!(
-        echoed.result()["structuredContent"]["again"],
-        true,
-        "{version}: {echoed:?}"
-    );
+    let again = &echoed.result()["structuredContent"]["again"];
+    assert_eq!(*again, true, "{version}: {echoed:?}");
     if version == LEGACY {
         // The lists may have changed while the gateway was away.
-        let changed = "notifications/tools/list_changed";
-        assert!(peer.notification(changed, DEADLINE).await.is_some());
-        // It has a new session with a new stream.
+        told(&mut peer, TOOLS_CHANGED).await;
+        // The `stdio` process has a new session with a new stream.
         let before = tools(&mut peer).await.len();
-        gateway
-            .legacy()
-            .await
-            .tool("set_tools", json!({ "count": before + 1 }))
-            .await;
-        assert!(peer.notification(changed, DEADLINE).await.is_some());
-        // Its subscriptions are restored.
+        set_tools(&gateway, before + 1).await;
+        told(&mut peer, TOOLS_CHANGED).await;
+        // The client's subscriptions are restored.
         let updated = "notifications/resources/updated";
         let update = json!({ "method": updated, "params": { "uri": "scripted://0" } });
         gateway.legacy().await.tool("notify", update).await;
-        let told = peer.notification(updated, DEADLINE).await;
-        assert_eq!(told.expect(updated)["params"]["uri"], *uris[0]);
+        let update = told(&mut peer, updated).await;
+        assert_eq!(update["params"]["uri"], *uris[0]);
     }
     // The gateway exits on SIGTERM. Calls after that fail because no gateway is running.
-    let mut gateway = gateway;
     gateway.process.signal(Signal::TERM);
     gateway.process.wait(DEADLINE).await;
     let refused = peer.tool("echo", json!({})).await;
@@ -329,20 +312,12 @@ async fn killed(version: &str) {
 
 #[tokio::test]
 async fn u07_a_project_and_a_server_choose_the_view() {
-    let games = with(
-        scripted("dice", &["--no-builtin", "--also", "roll"]),
-        json!({ "projects": ["games"] }),
-    );
-    let work = with(
-        scripted(
-            "mail",
-            &["--no-builtin", "--also", "send", "--also", "read"],
-        ),
-        json!({ "projects": ["office"] }),
-    );
+    let dice = scripted("dice", &["--no-builtin", "--also", "roll"]);
+    let options = ["--no-builtin", "--also", "send", "--also", "read"];
+    let mail = scripted("mail", &options);
     let gateway = Setup::new()
-        .server("dice", games)
-        .server("mail", work)
+        .server("dice", with(dice, json!({ "projects": ["games"] })))
+        .server("mail", with(mail, json!({ "projects": ["office"] })))
         .connected()
         .await;
     for version in [LEGACY, peer::MODERN] {
@@ -361,40 +336,38 @@ async fn u07_a_project_and_a_server_choose_the_view() {
 
 #[tokio::test]
 async fn u07_another_configuration_is_refused_and_may_stand_alone() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
-    let pid = gateway.legacy().await.tool("pid", json!({})).await;
+    let gateway = one().await;
+    let its = pid(&mut gateway.legacy().await).await;
     let other = gateway.folder().join("other.json");
     let text = json!({ "mcpServers": { "two": scripted("two", &[]) } });
     fs::write(&other, text.to_string()).expect("a file");
     let with_other =
         |options: &str| line(&gateway, &format!("stdio --config other.json {options}"));
-    let said = run(with_other("")).await.code(1);
-    for part in ["--standalone", "other.json", "mcp.json", &gateway.url] {
-        assert!(said.err.contains(part), "{part}: {said:?}");
-    }
+    let said = run(with_other("")).await.code(1).err;
+    let parts = ["--standalone", "other.json", "mcp.json", &gateway.url];
+    checks::contains(said, &parts);
     // An open call of the running gateway is not affected by processes that start beside it.
     let mut busy = gateway.legacy().await;
-    let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
-    let slow = busy.begin("tools/call", slow).await;
+    let slow = begin_tool(&mut busy, "slow", json!({ "ms": 60_000 })).await;
     gateway.in_flight("one", 1, DEADLINE).await;
     for options in ["--standalone", "--standalone --server two"] {
         let client = StdioClient::spawn(with_other(options));
         let mut alone = peer_of(client, LEGACY).await;
-        let own = alone.tool("pid", json!({})).await;
-        assert_ne!(own.text(), pid.text());
+        assert_ne!(pid(&mut alone).await, its);
     }
     // The same servers are started again, as requested.
     let mut alone = peer_beside(&gateway, LEGACY, "--standalone").await;
-    assert_ne!(alone.tool("pid", json!({})).await.text(), pid.text());
+    assert_ne!(pid(&mut alone).await, its);
     drop(alone);
     assert_eq!(calls(&gateway, "slow").await[0]["status"], "open");
     busy.cancel(slow).await;
-    // It did not take the gateway's place either. Without explicit settings, the gateway's are used.
+    // The standalone process did not take the gateway's place either. Without explicit settings, `stdio` uses the
+    // gateway's.
     let mut command = line(&gateway, "stdio --config mcp.json");
     command.env("TOOLWHARF_CONFIG", "other.json");
     let client = StdioClient::spawn(command);
     let mut peer = peer_of(client, LEGACY).await;
-    assert_eq!(peer.tool("pid", json!({})).await.text(), pid.text());
+    assert_eq!(pid(&mut peer).await, its);
 }
 
 /// A gateway that does not own the data directory runs no sandbox: the server is blocked, and the reason says what to
@@ -415,16 +388,15 @@ async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
     says(&answer, &["only `toolwharf serve` runs those"]);
     // The server that the gateway runs still works.
     let mut peer = peer_beside(&gateway, LEGACY, "--server confined").await;
-    peer.tool("pid", json!({})).await.result();
+    pid(&mut peer).await;
 }
 
 /// An invalid servers file does not prevent clients from connecting to the running gateway.
 #[tokio::test]
 async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let gateway = one().await;
     gateway.replace(&gateway.servers_file(), "{ no json");
-    let mut peer = peer_beside(&gateway, LEGACY, "").await;
-    assert!(peer.tool("pid", json!({})).await.response["result"].is_object());
+    pid(&mut peer_beside(&gateway, LEGACY, "").await).await;
 }
 
 /// Without a `serve`, each `stdio` is a separate gateway, and none prevents a `serve` from starting.
@@ -449,20 +421,20 @@ async fn u07_several_stdio_without_a_serve() {
     for _ in 0..2 {
         let client = StdioClient::spawn(command(&["stdio"]));
         let mut peer = peer_of(client, LEGACY).await;
-        pids.push(peer.tool("pid", json!({})).await.text().to_owned());
+        pids.push(pid(&mut peer).await);
         peers.push(peer);
     }
     assert_ne!(pids[0], pids[1]);
     let mut serve = Process::spawn(command(&["serve", "--listen", "127.0.0.1:0"]));
     serve.url().await;
-    // They keep running. A later `stdio` is a client of the `serve`.
-    for (peer, pid) in peers.iter_mut().zip(&pids) {
-        assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
+    // These processes keep running. A later `stdio` is a client of the `serve`.
+    for (peer, its) in peers.iter_mut().zip(&pids) {
+        assert_eq!(pid(peer).await, *its);
     }
     let client = StdioClient::spawn(command(&["stdio"]));
     let mut client = peer_of(client, peer::MODERN).await;
-    let own = client.tool("pid", json!({})).await;
-    assert!(!pids.iter().any(|pid| pid == own.text()), "{own:?}");
+    let own = pid(&mut client).await;
+    assert!(!pids.contains(&own), "{own}");
     serve.signal(Signal::TERM);
     assert!(serve.wait(DEADLINE).await.success());
 }
@@ -501,7 +473,7 @@ async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
 /// A client that stops reading uses bounded memory, and is disconnected.
 #[tokio::test]
 async fn u07_a_client_that_does_not_read_is_given_up() {
-    // One response at a time.
+    // The server gets one call at a time.
     let one = with(scripted("one", &[]), json!({ "maxConcurrency": 1 }));
     let gateway = Setup::new().server("one", one).connected().await;
     let mut client = beside(&gateway, "");

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use common::{
     Gateway, LEGACY, Setup,
-    chat::ask,
     real::{EVERYTHING, npm},
-    rpc, with,
+    rpc,
+    steps::{accepted, conformant_stdio},
+    with,
 };
 use serde_json::{Value, json};
 use testkit::{
-    Bin, DEADLINE, Peer, RawClient,
+    DEADLINE, Outcome, Peer, RawClient,
     peer::{MODERN, all_capabilities},
     wait_for, wait_for_some,
 };
@@ -24,13 +25,9 @@ const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// One server with tasks of 2025-11-25, and one with tasks of 2026-07-28.
 async fn gateway() -> Gateway {
-    let modern = json!({
-        "command": Bin::path("testkit-conformance"),
-        "args": ["--stdio", "--era", "modern"],
-    });
     Setup::new()
         .server("old", in_p(npm(EVERYTHING, &[])))
-        .server("new", in_p(modern))
+        .server("new", in_p(conformant_stdio("modern")))
         .connected()
         .await
 }
@@ -63,8 +60,13 @@ async fn start(peer: &mut Peer, name: &str, arguments: Value) -> Value {
     task
 }
 
+/// Sends a request about a task.
+async fn about(peer: &mut Peer, method: &str, id: &Value) -> Outcome {
+    peer.request(method, json!({ "taskId": id })).await
+}
+
 async fn code(peer: &mut Peer, method: &str, id: &Value) -> Value {
-    let outcome = peer.request(method, json!({ "taskId": id })).await;
+    let outcome = about(peer, method, id).await;
     outcome.response["error"]["code"].clone()
 }
 
@@ -74,21 +76,14 @@ async fn listed(peer: &mut Peer) -> Vec<Value> {
     tasks.iter().map(|task| task["taskId"].clone()).collect()
 }
 
-/// Sends a REST request as the administrator and returns the result.
-async fn rest(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
-    let reply = ask(gateway, method, path, &body).await;
-    assert!(reply.status.is_success(), "{path}: {}", reply.text());
-    serde_json::from_slice(&reply.body).unwrap()
-}
-
 #[tokio::test]
 async fn tasks_are_the_keys_that_made_them() {
     let gateway = gateway().await;
-    rest(&gateway, "PUT", "/projects/p", json!({})).await;
+    accepted(&gateway, "PUT", "/projects/p", json!({})).await;
     let mut clients = Vec::new();
     for name in ["a", "b"] {
         let body = json!({ "name": name, "role": "call" });
-        let made = rest(&gateway, "POST", "/keys?project=p", body).await;
+        let made = accepted(&gateway, "POST", "/keys?project=p", body).await;
         let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
         clients.push(gateway.at("/mcp/p").with("authorization", &bearer));
     }
@@ -101,22 +96,17 @@ async fn tasks_are_the_keys_that_made_them() {
         assert_eq!(code(&mut other, method, id).await, -32602, "{method}");
     }
     for method in ["tasks/get", "tasks/cancel"] {
-        assert_eq!(
-            code(&mut modern_other, method, id).await,
-            -32602,
-            "{method}"
-        );
+        let code = code(&mut modern_other, method, id).await;
+        assert_eq!(code, -32602, "{method}");
     }
     assert_eq!(listed(&mut other).await, Vec::<Value>::new());
-    // Another session with the same key, even of the other era.
+    // Another session with the same key can use the task, even in the other era.
     let mut again = legacy(clients[0].clone()).await;
     assert_eq!(listed(&mut again).await, std::slice::from_ref(id));
     let mut modern_again = modern(clients[0].clone()).await;
-    let found = modern_again
-        .request("tasks/get", json!({ "taskId": id }))
-        .await;
+    let found = about(&mut modern_again, "tasks/get", id).await;
     assert_eq!(found.result()["taskId"], *id);
-    let result = again.request("tasks/result", json!({ "taskId": id })).await;
+    let result = about(&mut again, "tasks/result", id).await;
     assert!(result.text().contains("owners"), "{result:?}");
 }
 
@@ -130,16 +120,13 @@ async fn tasks_without_a_key_are_the_sessions() {
         let task = start(&mut owner, RESEARCH, json!({ "topic": "sessions" })).await;
         let id = &task["taskId"];
         for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
-            assert_eq!(
-                code(&mut other, method, id).await,
-                -32602,
-                "{path} {method}"
-            );
+            let code = code(&mut other, method, id).await;
+            assert_eq!(code, -32602, "{path} {method}");
         }
         assert_eq!(code(&mut modern_other, "tasks/get", id).await, -32602);
         assert_eq!(listed(&mut other).await, Vec::<Value>::new());
         assert_eq!(listed(&mut owner).await, std::slice::from_ref(id));
-        let cancelled = owner.request("tasks/cancel", json!({ "taskId": id })).await;
+        let cancelled = about(&mut owner, "tasks/cancel", id).await;
         assert_eq!(cancelled.result()["status"], "cancelled");
     }
 }
@@ -159,12 +146,12 @@ async fn a_modern_client_without_a_key_has_an_unguessable_id() {
             let guessed = json!(format!("task-{guessed}"));
             assert_eq!(code(&mut peer, "tasks/get", &guessed).await, -32602);
         }
-        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        let found = about(&mut peer, "tasks/get", &id).await;
         assert_eq!(found.result()["taskId"], id);
         assert_eq!(found.result()["status"], "working");
-        let cancelled = peer.request("tasks/cancel", json!({ "taskId": id })).await;
+        let cancelled = about(&mut peer, "tasks/cancel", &id).await;
         assert_eq!(cancelled.result()["resultType"], "complete");
-        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        let found = about(&mut peer, "tasks/get", &id).await;
         assert_eq!(found.result()["status"], "cancelled");
     }
 }
@@ -202,67 +189,57 @@ async fn g15_a_legacy_client_drives_a_modern_servers_task() {
         let offered = &said.result()["capabilities"]["tasks"];
         assert!(offered["requests"]["tools"]["call"].is_object(), "{said:?}");
         let tools = peer.request("tools/list", json!({})).await;
-        let tool = tools.result()["tools"].as_array().unwrap().iter();
-        let mut tool = tool.filter(|tool| tool["name"] == "slow_compute");
-        let tool = tool.next().unwrap();
+        let mut tools = tools.result()["tools"].as_array().unwrap().iter();
+        let tool = tools.find(|tool| tool["name"] == "slow_compute").unwrap();
         assert_eq!(tool["execution"]["taskSupport"], "optional");
 
-        let task = start(
-            &mut peer,
-            "slow_compute",
-            json!({ "seconds": 1, "label": "x" }),
-        )
-        .await;
+        let arguments = json!({ "seconds": 1, "label": "x" });
+        let task = start(&mut peer, "slow_compute", arguments).await;
         assert_eq!(task["status"], "working");
         assert!(task["ttl"].is_null() || task["ttl"].is_u64(), "{task}");
         assert!(task.get("ttlMs").is_none() && task["createdAt"].is_string());
         let id = &task["taskId"];
-        let result = peer.request("tasks/result", json!({ "taskId": id })).await;
+        let result = about(&mut peer, "tasks/result", id).await;
         assert_eq!(result.text(), "computed x");
         let related = &result.result()["_meta"]["io.modelcontextprotocol/related-task"];
         assert_eq!(related["taskId"], *id);
         assert!(result.result().get("resultType").is_none(), "{result:?}");
-        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        let found = about(&mut peer, "tasks/get", id).await;
         assert_eq!(found.result()["status"], "completed");
         assert!(found.result().get("result").is_none(), "{found:?}");
 
-        // The task asks for input.
+        // This task asks for input.
         let task = start(&mut peer, "multi_input", json!({})).await;
         let id = &task["taskId"];
-        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        let found = about(&mut peer, "tasks/get", id).await;
         assert_eq!(found.result()["status"], "input_required");
-        let result = peer.request("tasks/result", json!({ "taskId": id })).await;
+        let result = about(&mut peer, "tasks/result", id).await;
         assert_eq!(result.text(), "multi_input is done");
         assert_eq!(result.asked, ["elicitation/create"; 2]);
 
-        // The task is completed when it is created.
+        // This task is already completed when it is created.
         let task = start(&mut peer, "greet", json!({ "name": "you" })).await;
         assert_eq!(task["status"], "completed");
         let id = &task["taskId"];
-        let result = peer.request("tasks/result", json!({ "taskId": id })).await;
+        let result = about(&mut peer, "tasks/result", id).await;
         assert_eq!(result.text(), "Hello, you!");
         assert_eq!(code(&mut peer, "tasks/cancel", id).await, -32602);
         assert!(listed(&mut peer).await.contains(id));
 
         // One task ends with a tool failure, another with a JSON-RPC error.
         let task = start(&mut peer, "failing_job", json!({})).await;
-        let params = json!({ "taskId": task["taskId"] });
-        let result = peer.request("tasks/result", params).await;
+        let result = about(&mut peer, "tasks/result", &task["taskId"]).await;
         assert_eq!(result.result()["isError"], true);
         let task = start(&mut peer, "protocol_error_job", json!({})).await;
-        let params = json!({ "taskId": task["taskId"] });
-        let result = peer.request("tasks/result", params).await;
+        let result = about(&mut peer, "tasks/result", &task["taskId"]).await;
         assert_eq!(result.response["error"]["message"], "The job broke");
 
         let task = start(&mut peer, "slow_compute", json!({ "seconds": 600 })).await;
-        let params = json!({ "taskId": task["taskId"] });
-        let cancelled = peer.request("tasks/cancel", params).await;
+        let id = &task["taskId"];
+        let cancelled = about(&mut peer, "tasks/cancel", id).await;
         assert_eq!(cancelled.result()["status"], "cancelled");
         assert_eq!(listed(&mut peer).await.len(), 6);
-        assert_eq!(
-            code(&mut peer, "tasks/update", &task["taskId"]).await,
-            -32601
-        );
+        assert_eq!(code(&mut peer, "tasks/update", id).await, -32601);
     }
 }
 
@@ -285,30 +262,26 @@ async fn g15_a_modern_client_drives_a_legacy_servers_task() {
             let outcome = peer.tool(RESEARCH, arguments).await;
             let task = outcome.result();
             assert_eq!(task["resultType"], "task", "{outcome:?}");
-            assert!(
-                task["ttlMs"].is_u64() && task.get("ttl").is_none(),
-                "{task}"
-            );
+            assert!(task["ttlMs"].is_u64(), "{task}");
+            assert!(task.get("ttl").is_none(), "{task}");
             let id = &task["taskId"];
             if ambiguous {
                 let asked = wait_for_some("its question", DEADLINE, async || {
-                    let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+                    let found = about(&mut peer, "tasks/get", id).await;
                     let asked = found.result()["inputRequests"].as_object().cloned();
                     asked.filter(|asked| !asked.is_empty())
                 })
                 .await;
                 let (key, question) = asked.iter().next().unwrap();
                 assert_eq!(question["method"], "elicitation/create");
-                let answer = json!({
-                    "action": "accept",
-                    "content": { "interpretation": "historical" },
-                });
+                let content = json!({ "interpretation": "historical" });
+                let answer = json!({ "action": "accept", "content": content });
                 let params = json!({ "taskId": id, "inputResponses": { key: answer } });
                 let told = peer.request("tasks/update", params).await;
                 assert_eq!(told.result()["resultType"], "complete");
             }
             wait_for("the end of the task", DEADLINE, async || {
-                let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+                let found = about(&mut peer, "tasks/get", id).await;
                 assert_eq!(found.result()["resultType"], "complete");
                 let is_over = found.result()["status"] == "completed";
                 if is_over {
@@ -324,9 +297,9 @@ async fn g15_a_modern_client_drives_a_legacy_servers_task() {
         }
         let outcome = peer.tool(RESEARCH, json!({ "topic": "x" })).await;
         let id = outcome.result()["taskId"].clone();
-        let cancelled = peer.request("tasks/cancel", json!({ "taskId": id })).await;
+        let cancelled = about(&mut peer, "tasks/cancel", &id).await;
         assert_eq!(cancelled.result(), &json!({ "resultType": "complete" }));
-        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        let found = about(&mut peer, "tasks/get", &id).await;
         assert_eq!(found.result()["status"], "cancelled");
         for method in ["tasks/list", "tasks/result"] {
             assert_eq!(code(&mut peer, method, &id).await, -32601, "{method}");

@@ -10,23 +10,20 @@ use std::time::Duration;
 use common::{
     Setup,
     chat::{agent, ask, chat, of, offered, put, rest, say, text, told, until, with_agent},
-    scripted,
+    checks, scripted,
     shell::{json_of, on},
+    steps::{accepted, replied},
     with,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::llm::{Llm, asks, expecting, says, turns};
 
-const NOTE_PREFIX: &str = "[System note]";
-
 /// Returns the servers that a turn reports as missing, each with its reason.
 fn missing(events: &[Value]) -> Vec<(String, String)> {
     let told = of(events, "servers_missing");
     assert!(told.len() <= 1, "{events:?}");
-    let servers = told
-        .iter()
-        .flat_map(|event| event["servers"].as_array().unwrap());
+    let servers = told.iter().flat_map(|event| list(&event["servers"]));
     servers
         .map(|one| {
             let text = |key: &str| one[key].as_str().unwrap().to_owned();
@@ -35,12 +32,14 @@ fn missing(events: &[Value]) -> Vec<(String, String)> {
         .collect()
 }
 
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap()
+}
+
 /// Returns how many times a request tells the model about missing servers.
 fn notes(request: &Value) -> usize {
-    request["body"]["messages"]
-        .to_string()
-        .matches(NOTE_PREFIX)
-        .count()
+    let messages = request["body"]["messages"].to_string();
+    messages.matches("[System note]").count()
 }
 
 fn last(events: &[Value]) -> (&str, &str) {
@@ -53,11 +52,10 @@ const GOOD: &[&str] = &["--no-builtin", "--tools", "1"];
 const BROKEN: &[&str] = &["--exit-at-start"];
 
 /// The default policy: an unreachable address and a failing command, both of the project, do not fail a chat. The user
-/// is told each time, the model once.
+/// is told of the missing servers each time, the model once.
 #[tokio::test]
 async fn p12_a_projects_own_servers_never_end_a_chat() {
-    let script: Vec<Value> = (0..3).map(|_| says("Hello.")).collect();
-    let llm = Llm::start(&turns(&script)).await;
+    let llm = Llm::start(&turns(&vec![says("Hello."); 3])).await;
     let gateway = with_agent(Setup::new(), &llm, "", "").await;
     put(&gateway, "/projects/shop", json!({})).await;
     let closed = json!({ "type": "sse", "url": "http://127.0.0.1:1/sse" });
@@ -70,8 +68,7 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
         put(&gateway, &path, entry).await;
     }
     let first = json!({ "message": "Hi" });
-    let events = chat(&gateway, "/chat?project=shop", &first).await;
-    assert_eq!(text(&events), "Hello.", "{events:?}");
+    let events = replied(chat(&gateway, "/chat?project=shop", &first).await, "Hello.");
     let gone = missing(&events);
     let names: Vec<&str> = gone.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["away", "broken"], "{gone:?}");
@@ -85,8 +82,7 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
         assert_eq!(offered(request), ["read_result", "tool_0"]);
         assert_eq!(notes(request), 1, "{request}");
     }
-    let text = requests[0]["body"]["messages"].to_string();
-    assert!(text.contains("`away`, `broken`"), "{text}");
+    checks::contains(&requests[0]["body"]["messages"], &["`away`, `broken`"]);
     // The agent of all servers continues without them, too, and names their project.
     let events = say(&gateway, "Hi").await;
     let gone = missing(&events);
@@ -94,24 +90,19 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
     assert!(gone[0].0.contains("shop"), "{gone:?}");
 }
 
-/// One server in backoff, and one that was stopped.
+/// A server in backoff does not fail a chat, nor does a stopped server.
 #[tokio::test]
 async fn p12_a_hosted_server_that_is_away_ends_no_chat() {
     let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
     let setup = Setup::new().scripted("good", GOOD);
     let gateway = with_agent(setup, &llm, "", "").await;
     let entry = json!({ "name": "bad", "command": "/bin/false" });
-    let made = ask(&gateway, "POST", "/mcp/servers", &entry).await;
-    assert!(made.status.is_success(), "{}", made.text());
-    let made: Value = serde_json::from_slice(&made.body).unwrap();
-    let path = format!("/mcp/servers/{}", made["id"].as_str().unwrap());
-    let events = say(&gateway, "Hi").await;
-    assert_eq!(text(&events), "Hello.", "{events:?}");
+    let made = accepted(&gateway, "POST", "/mcp/servers", entry).await;
+    let stop = format!("/mcp/servers/{}/stop", made["id"].as_str().unwrap());
+    let events = replied(say(&gateway, "Hi").await, "Hello.");
     assert_eq!(missing(&events)[0].0, "bad", "{events:?}");
-    let stop = ask(&gateway, "POST", &format!("{path}/stop"), &Value::Null).await;
-    assert!(stop.status.is_success(), "{}", stop.text());
-    let events = say(&gateway, "Hi").await;
-    assert_eq!(text(&events), "Hello.", "{events:?}");
+    accepted(&gateway, "POST", &stop, Value::Null).await;
+    let events = replied(say(&gateway, "Hi").await, "Hello.");
     let expect = ("bad".to_owned(), "it is stopped".to_owned());
     assert_eq!(missing(&events), [expect]);
     assert_eq!(offered(&llm.requests().await[1]), ["read_result", "tool_0"]);
@@ -121,8 +112,7 @@ async fn p12_a_hosted_server_that_is_away_ends_no_chat() {
 /// rebuilt after a change of the settings.
 #[tokio::test]
 async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
-    let script: Vec<Value> = (0..3).map(|_| says("Hello.")).collect();
-    let llm = Llm::start(&turns(&script)).await;
+    let llm = Llm::start(&turns(&vec![says("Hello."); 3])).await;
     let setup = Setup::new();
     let broken = setup.folder().join("broken");
     let fails = json!({
@@ -131,28 +121,20 @@ async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
     });
     let setup = setup.server("fails", fails).scripted("good", GOOD);
     let gateway = with_agent(setup, &llm, "", "").await;
-    assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
+    replied(say(&gateway, "Hi").await, "Hello.");
     // The process exits and cannot be restarted.
     std::fs::write(&broken, "").unwrap();
-    let mut peer = gateway.legacy().await;
-    let crash = peer.begin("tools/call", json!({ "name": "crash" })).await;
-    peer.finish(crash).await;
+    gateway.legacy().await.tool("crash", json!({})).await;
     gateway.logged("next attempt in").await;
-    let events = say(&gateway, "Hi").await;
-    assert_eq!(text(&events), "Hello.", "{events:?}");
+    let events = replied(say(&gateway, "Hi").await, "Hello.");
     assert_eq!(missing(&events)[0].0, "fails");
     let settings = agent(&llm, "system = \"Be brief.\"\n");
     gateway.replace(&gateway.settings_file(), &settings);
     gateway.logged("reloaded the changed configuration").await;
-    let events = say(&gateway, "Hi").await;
-    assert_eq!(text(&events), "Hello.", "{events:?}");
+    let events = replied(say(&gateway, "Hi").await, "Hello.");
     assert_eq!(missing(&events)[0].0, "fails");
-    let requests = llm.requests().await;
-    let system = requests[2]["body"]["system"].to_string();
-    assert!(
-        system.contains("Be brief."),
-        "the agent was not rebuilt: {system}"
-    );
+    // The agent was rebuilt.
+    checks::contains(&llm.requests().await[2]["body"]["system"], &["Be brief."]);
 }
 
 /// Each project sets whether a server of the file that fails to start also fails its chats. A chat that fails to start
@@ -169,23 +151,14 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
     let events = chat(&gateway, "/chat?project=shop", &json!({ "message": "Hi" })).await;
     let (kind, why) = last(&events);
     assert_eq!((kind, events.len()), ("error", 1), "{events:?}");
-    for part in [
-        "`broken` did not start",
-        "toolwharf project add shop --start parallel",
-    ] {
-        assert!(why.contains(part), "{part} is missing: {why}");
-    }
+    checks::contains(why, &["`broken` did not start"]);
+    checks::contains(why, &["toolwharf project add shop --start parallel"]);
     let kept = told(&gateway, "/conversations?project=shop").await;
     assert_eq!(kept["conversations"], json!([]));
     assert_eq!(told(&gateway, "/runs").await["runs"], json!([]));
 
-    let wrong = ask(
-        &gateway,
-        "PUT",
-        "/projects/shop",
-        &json!({ "start": "lazy" }),
-    )
-    .await;
+    let lazy = json!({ "start": "lazy" });
+    let wrong = ask(&gateway, "PUT", "/projects/shop", &lazy).await;
     assert_eq!(wrong.status, 400, "{}", wrong.text());
     let set = put(&gateway, "/projects/shop", json!({ "start": "parallel" })).await;
     assert_eq!(set["start"], "parallel", "{set}");
@@ -193,12 +166,12 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
     for project in ["shop", "lab"] {
         let path = format!("/chat?project={project}");
         let events = chat(&gateway, &path, &json!({ "message": "Hi" })).await;
-        assert_eq!(text(&events), "Hello.", "{events:?}");
+        let events = replied(events, "Hello.");
         assert_eq!(missing(&events)[0].0, "broken", "{events:?}");
     }
     // Only the project's conversation is kept.
     let kept = told(&gateway, "/conversations?project=shop").await;
-    assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
+    assert_eq!(list(&kept["conversations"]).len(), 1);
 }
 
 /// A first message that the model's provider rejects leaves no conversation, and the client is told so. A later
@@ -206,35 +179,26 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
 #[tokio::test]
 async fn a_first_message_that_the_provider_refuses_leaves_no_empty_conversation() {
     let refused = json!({ "fail": { "status": 400, "kind": "invalid_request_error", "message": "prompt is too long" } });
-    let llm = Llm::start(&turns(&[
-        refused.clone(),
-        refused.clone(),
-        says("Hi."),
-        refused,
-    ]))
-    .await;
+    let script = [refused.clone(), refused.clone(), says("Hi."), refused];
+    let llm = Llm::start(&turns(&script)).await;
     let gateway = with_agent(Setup::new(), &llm, "", "").await;
     let events = say(&gateway, "Hi").await;
     assert_eq!(last(&events).0, "error", "{events:?}");
     let (first, gone) = (&events[0], &events[events.len() - 2]);
     assert!(first["id"].is_string(), "{events:?}");
-    assert!(
-        gone["id"].is_null() && gone.get("type").is_none(),
-        "{events:?}"
-    );
+    assert!(gone["id"].is_null(), "{events:?}");
+    assert!(gone.get("type").is_none(), "{events:?}");
     let kept = told(&gateway, "/conversations").await;
     assert_eq!(kept["conversations"], json!([]));
     let said = on(&gateway, "chat Hi").await.code(1);
-    assert!(said.err.contains("prompt is too long"), "{said:?}");
-    assert!(!said.err.contains("to continue"), "{said:?}");
+    checks::lacks(said.says("prompt is too long").err, &["to continue"]);
 
-    let events = say(&gateway, "Hi").await;
-    assert_eq!(text(&events), "Hi.", "{events:?}");
+    let events = replied(say(&gateway, "Hi").await, "Hi.");
     let more = json!({ "conversation": events[0]["id"], "message": "Something very long" });
     let events = chat(&gateway, "/chat", &more).await;
     assert_eq!(last(&events).0, "error", "{events:?}");
     let kept = told(&gateway, "/conversations").await;
-    assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
+    assert_eq!(list(&kept["conversations"]).len(), 1);
 }
 
 /// Of a project's own servers, the one registered later wins a name (`last-wins`), for clients and the agent.
@@ -257,36 +221,28 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
         }
         let message = json!({ "message": "Go" });
         let events = chat(&gateway, &format!("/chat?project={project}"), &message).await;
-        assert_eq!(text(&events), "Done.", "{events:?}");
+        let events = replied(events, "Done.");
         assert_eq!(of(&events, "tool_call")[0]["server"], "alpha", "{events:?}");
     }
-    let list = told(&gateway, "/tools?project=one").await;
-    let tools = list["tools"].as_array().unwrap();
-    assert!(tools.iter().any(|tool| tool["server"] == "alpha"), "{list}");
+    let tools = told(&gateway, "/tools?project=one").await;
+    let mut tools = list(&tools["tools"]).iter();
+    assert!(tools.any(|tool| tool["server"] == "alpha"));
     let log = gateway.process.stderr();
-    let about: Vec<&str> = log
-        .lines()
-        .filter(|line| line.contains("`tool_0`"))
-        .collect();
-    assert!(
-        about
-            .iter()
-            .all(|line| !line.contains("that of `zeta`")
-                && !line.contains("`tool_0` of server `zeta`")),
-        "{about:#?}"
-    );
-    // If clients get both tools, each log line says for whom it holds.
-    let agents = about
-        .iter()
-        .find(|line| line.contains("the agent uses the one of `alpha`"));
-    assert!(agents.is_some(), "{about:#?}");
-    let clients = about
-        .iter()
-        .find(|line| line.contains("both offer") && line.contains("as a prefix"));
-    assert!(clients.is_some(), "{about:#?}");
+    let about = log.lines().filter(|line| line.contains("`tool_0`"));
+    let about: Vec<&str> = about.collect();
+    checks::lacks(about.join("\n"), &["that of `zeta`"]);
+    checks::lacks(about.join("\n"), &["`tool_0` of server `zeta`"]);
+    // If clients get both tools, each log line says to whom it applies.
+    for parts in [
+        &["the agent uses the one of `alpha`"][..],
+        &["both offer", "as a prefix"],
+    ] {
+        let is_it = |line: &&str| parts.iter().all(|part| line.contains(part));
+        assert!(about.iter().any(is_it), "{parts:?}: {about:#?}");
+    }
 }
 
-/// SIGTERM during a turn: a turn that ends in time completes normally, with all its calls and model requests.
+/// After SIGTERM, a turn that ends in time completes normally, with all its calls and model requests.
 #[tokio::test]
 async fn a11_a_turn_that_ends_within_the_grace_ends_as_it_should() {
     let call = asks(&[("t1", "slow", json!({ "ms": 700 }))]);
@@ -327,10 +283,7 @@ async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     let (kind, why) = last(&events);
     assert_eq!(kind, "error", "{events:?}");
     assert_eq!(events.last().unwrap()["kind"], "stopped");
-    assert!(
-        why.contains("Toolwharf was stopped") && why.contains("2 s"),
-        "{why}"
-    );
+    checks::contains(why, &["Toolwharf was stopped", "2 s"]);
     let status = gateway.process.wait(Duration::from_secs(20)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
 
@@ -338,67 +291,51 @@ async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     llm.script(&turns(&[expecting(says("Again."), expect)]))
         .await;
     let gateway = gateway.restarted().await;
-    let id = of(&before, "started")[0]["run"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let id = of(&before, "started")[0]["run"].as_str().unwrap();
     let run = told(&gateway, &format!("/runs/{id}")).await;
     assert_eq!(run["status"], "interrupted", "{run}");
     assert_eq!(run["error"].as_str(), Some(why));
     let on = json!({ "conversation": before[0]["id"], "message": "And?" });
-    assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Again.");
+    replied(chat(&gateway, "/chat", &on).await, "Again.");
 }
 
-/// SIGKILL while the model responds: the user's message is kept, the run is marked as interrupted, and it can be read
-/// with its calls.
+/// After SIGKILL while the model responds, the user's message is kept, and the run is marked as interrupted. The run
+/// can be read with its calls.
 #[tokio::test]
 async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start() {
     let stalls = json!({ "reply": { "blocks": [{ "text": "well" }], "after": { "events": 3, "then": "stall" } } });
-    let llm = Llm::start(&turns(&[
-        asks(&[
-            ("t1", "echo", json!({ "n": 1 })),
-            ("t2", "tool_0", json!({})),
-        ]),
-        stalls,
-    ]))
-    .await;
+    let echo = ("t1", "echo", json!({ "n": 1 }));
+    let calls = asks(&[echo, ("t2", "tool_0", json!({}))]);
+    let llm = Llm::start(&turns(&[calls, stalls])).await;
     let setup = Setup::new().scripted("alpha", &[]).scripted("beta", GOOD);
     let gateway = with_agent(setup, &llm, "", "").await;
     let (_streaming, events) = until(&gateway, "Which soup?", "text_delta").await;
     let running = told(&gateway, "/runs?status=running").await;
-    assert_eq!(running["runs"].as_array().unwrap().len(), 1, "{running}");
+    assert_eq!(list(&running["runs"]).len(), 1, "{running}");
     let gateway = gateway.restarted_after(Signal::KILL).await;
 
     let conversation = events[0]["id"].as_str().unwrap();
     let whole = told(&gateway, &format!("/conversations/{conversation}")).await;
-    assert_eq!(
-        whole["messages"][0]["content"][0]["text"], "Which soup?",
-        "{whole}"
-    );
+    let asked = &whole["messages"][0]["content"][0]["text"];
+    assert_eq!(asked, "Which soup?", "{whole}");
     let id = of(&events, "started")[0]["run"].as_str().unwrap();
     let runs = told(&gateway, "/runs").await;
     let run = &runs["runs"][0];
     assert_eq!(run["id"], id, "{runs}");
     assert_eq!(run["status"], "interrupted", "{runs}");
-    assert!(
-        run["error"].as_str().unwrap().contains("stopped before"),
-        "{runs}"
-    );
+    checks::contains(&run["error"], &["stopped before"]);
     assert_eq!(run["conversation"], conversation);
     assert!(run["finished_at"].is_string(), "{runs}");
     let whole = told(&gateway, &format!("/runs/{id}")).await;
-    let calls = whole["calls"].as_array().unwrap();
-    let mut tools: Vec<_> = calls
-        .iter()
-        .map(|call| call["tool"].as_str().unwrap())
-        .collect();
+    let calls = list(&whole["calls"]).iter();
+    let mut tools: Vec<_> = calls.map(|call| call["tool"].as_str().unwrap()).collect();
     tools.sort_unstable();
     assert_eq!(tools, ["echo", "tool_0"], "{whole}");
     let calls = told(&gateway, &format!("/calls?run={id}")).await;
-    assert_eq!(calls["calls"].as_array().unwrap().len(), 2, "{calls}");
+    assert_eq!(list(&calls["calls"]).len(), 2, "{calls}");
     let none = told(&gateway, "/runs?status=done").await;
     assert_eq!(none["runs"], json!([]));
-    // A project does not see runs of others.
+    // A project does not see the runs of other projects.
     put(&gateway, "/projects/shop", json!({})).await;
     for (path, status) in [
         ("/runs?status=dead", 400),
@@ -408,26 +345,14 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
         let refused = ask(&gateway, "GET", path, &Value::Null).await;
         assert_eq!(refused.status, status, "{path}");
     }
-    assert_eq!(
-        told(&gateway, "/runs?project=shop").await["runs"],
-        json!([])
-    );
+    let others = told(&gateway, "/runs?project=shop").await;
+    assert_eq!(others["runs"], json!([]));
 
     let listed = on(&gateway, "runs ls").await.code(0);
-    assert!(
-        listed.out.contains(id) && listed.out.contains("interrupted"),
-        "{listed:?}"
-    );
+    checks::contains(listed.out, &[id, "interrupted"]);
     let listed = format!("runs ls --conversation {conversation}");
     assert_eq!(json_of(&gateway, &listed).await[0]["id"], id);
     let shown = on(&gateway, &format!("runs get {id}")).await.code(0);
-    for part in [
-        "interrupted",
-        conversation,
-        "alpha/echo",
-        "beta/tool_0",
-        "stopped before",
-    ] {
-        assert!(shown.out.contains(part), "{part} is missing: {shown:?}");
-    }
+    checks::contains(&shown.out, &["interrupted", conversation, "stopped before"]);
+    checks::contains(&shown.out, &["alpha/echo", "beta/tool_0"]);
 }

@@ -6,9 +6,11 @@
 mod common;
 
 use common::{
-    Gateway, Setup,
+    Gateway, Setup, body,
     cli::{said, toolwharf},
+    holds,
     session::{PAGE_SECRET, Session, begin, come_back, enter, post, token},
+    shell::ok,
 };
 use std::{
     net::IpAddr,
@@ -26,51 +28,63 @@ use tokio::{
 /// Requests the status from a script of the page, with the cookie and the page's secret.
 const STATUS: &str = "fetch('/api/v1/status', { headers: { 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
                       .then((reply) => reply.status)";
-/// The same for a request that changes something.
+/// Like [`STATUS`], for a request that changes something.
 const PUT: &str = "fetch('/api/v1/projects/made', { method: 'PUT', body: '{}', headers: { 'content-type': 'application/json', \
                    'x-requested-with': 'toolwharf', 'toolwharf-session': localStorage.getItem('toolwharf-session') } })\
                    .then((reply) => reply.status)";
 
-fn link(stderr: &str) -> String {
-    let line = stderr.lines().find(|line| line.contains("/sign-in#"));
-    line.unwrap().split_whitespace().last().unwrap().to_owned()
+const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+/// The secret that a page of the console keeps.
+const SECRET: &str = "localStorage.getItem('toolwharf-session')";
+
+/// The link that the gateway prints at its start.
+async fn link(gateway: &Gateway) -> String {
+    let line = gateway.logged("/sign-in#").await;
+    line.split_whitespace().last().unwrap().to_owned()
+}
+
+/// Waits until the browser shows the servers of a signed-in user.
+async fn is_in(browser: &Browser) {
+    browser.wait("location.pathname === '/servers'").await;
+    assert_eq!(browser.eval(STATUS).await, 200);
+}
+
+/// A browser that has signed in with the link.
+async fn signed_in(gateway: &Gateway) -> Browser {
+    let browser = Browser::open().await;
+    browser.go(&link(gateway).await).await;
+    is_in(&browser).await;
+    browser
+}
+
+async fn shows(browser: &Browser, text: &str) {
+    let script = format!("document.body.innerText.includes('{text}')");
+    browser.wait(&script).await;
 }
 
 async fn json_of(reply: impl Future<Output = Reply>) -> Value {
     let reply = reply.await;
     assert!(reply.status.is_success(), "{}", reply.text());
-    serde_json::from_slice(&reply.body).unwrap()
+    body(&reply)
 }
 
 #[tokio::test]
 async fn a_link_signs_a_browser_in_once() {
     let gateway = Setup::new().serve().await;
-    let printed = gateway.logged("/sign-in#").await;
-    let url = link(&printed);
-    assert!(
-        url.starts_with(&format!("{}/sign-in#", gateway.url)),
-        "{url}"
-    );
-    let browser = Browser::open().await;
-    browser.go(&url).await;
-    browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(browser.eval(STATUS).await, 200);
+    let url = link(&gateway).await;
+    let start = format!("{}/sign-in#", gateway.url);
+    assert!(url.starts_with(&start), "{url}");
+    let browser = signed_in(&gateway).await;
     assert_eq!(browser.eval(PUT).await, 201);
     // Scripts cannot read the cookie.
     assert_eq!(browser.eval("document.cookie").await, "");
 
     let other = Browser::open().await;
     other.go(&url).await;
-    other
-        .wait("document.body.innerText.includes('used before')")
-        .await;
-    let mut open = toolwharf();
-    open.args(["open", "--print", "--data-dir"])
-        .arg(gateway.folder().join("data"));
-    let printed = said(open, "").await.code(0);
-    other.go(printed.out.trim()).await;
-    other.wait("location.pathname === '/servers'").await;
-    assert_eq!(other.eval(STATUS).await, 200);
+    shows(&other, "used before").await;
+    let printed = ok(&gateway, "open --print", "").await;
+    other.go(printed.trim()).await;
+    is_in(&other).await;
     other.quit().await;
     browser.quit().await;
 }
@@ -78,24 +92,18 @@ async fn a_link_signs_a_browser_in_once() {
 #[tokio::test]
 async fn a_key_signs_a_browser_in_until_it_is_revoked() {
     let gateway = Setup::new().serve().await;
-    let admin = gateway
-        .at("/api/v1/keys")
-        .with("authorization", &format!("Bearer {}", gateway.token()));
+    let admin = gateway.admin("/keys");
     let made = json_of(admin.post(r#"{"name":"browser"}"#)).await;
     let key = made["token"].as_str().unwrap().to_owned();
     let browser = Browser::open().await;
-    browser
-        .go(&format!("{}/sign-in?next=/docs", gateway.url))
-        .await;
+    let page = format!("{}/sign-in?next=/docs", gateway.url);
+    browser.go(&page).await;
     // The key is the only visible input.
     let seen = "[...document.querySelectorAll('input')].filter((it) => it.checkVisibility()).map((it) => it.id)";
     assert_eq!(browser.eval(seen).await, json!(["key"]));
-    browser
-        .type_into("#key", &format!("twh_wrong{ENTER}"))
-        .await;
-    browser
-        .wait("document.body.innerText.includes('unknown, revoked or expired')")
-        .await;
+    let wrong = format!("twh_wrong{ENTER}");
+    browser.type_into("#key", &wrong).await;
+    shows(&browser, "unknown, revoked or expired").await;
     browser.type_into("#key", &format!("{key}{ENTER}")).await;
     browser.wait("location.pathname === '/docs'").await;
     assert_eq!(browser.eval(STATUS).await, 200);
@@ -115,16 +123,13 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     let browser = Browser::open().await;
     browser.go(&format!("{}/sign-in", gateway.url)).await;
     browser.click("button.issuer").await;
-    browser
-        .wait("document.querySelector('[name=account]')")
-        .await;
-    browser
-        .type_into("[name=account]", &format!("ann{ENTER}"))
-        .await;
-    browser.wait("document.querySelector('#allow')").await;
+    let account = "[name=account]";
+    let there = |selector: &str| format!("document.querySelector('{selector}')");
+    browser.wait(&there(account)).await;
+    browser.type_into(account, &format!("ann{ENTER}")).await;
+    browser.wait(&there("#allow")).await;
     browser.click("#allow").await;
-    browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(browser.eval(STATUS).await, 200);
+    is_in(&browser).await;
     assert_eq!(browser.eval(PUT).await, 201);
 
     // A user without a role sees the reason, and a refusal shows the issuer's own text.
@@ -136,11 +141,8 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
         let (begun, tab) = begin(&gateway, "corp", url).await;
         let back = issuer.browse(&begun, account, deny).await;
         let reply = come_back(&gateway, back["location"].as_str().unwrap(), &tab, url).await;
-        assert!(
-            reply.header("set-cookie").is_none() && reply.text().contains(said),
-            "{}",
-            reply.text()
-        );
+        assert!(reply.header("set-cookie").is_none());
+        holds(&reply.text(), &[said]);
     }
     // A response is valid once, in the tab that started, and with its state.
     let (begun, tab) = begin(&gateway, "corp", url).await;
@@ -151,11 +153,7 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
     for (place, tab) in [(&back, "stolen"), (&back, &*tab), (&wrong, &*tab)] {
         let reply = come_back(&gateway, place, tab, url).await;
         assert_eq!(reply.status, 400);
-        assert!(
-            reply.text().contains("began in another tab"),
-            "{}",
-            reply.text()
-        );
+        holds(&reply.text(), &["began in another tab"]);
     }
     // The redirect alone signs no one in, whatever cookies the browser sends.
     let (begun, tab) = begin(&gateway, "corp", url).await;
@@ -189,73 +187,61 @@ async fn register(issuer: &Issuer, gateway: &Gateway) {
     issuer.rotate().await;
 }
 
+/// Asserts that a script of the page can read no answer from this URL, even though its request has the cookie.
+async fn reads_nothing(browser: &Browser, url: &str, init: &str) {
+    let script = format!(
+        "fetch('{url}', {{ {init} credentials: 'include' }}).then((reply) => reply.text(), () => '')"
+    );
+    assert_eq!(browser.eval(&script).await, "", "{url}");
+}
+
 /// A page of another origin can do nothing with the cookie of a signed-in user.
 #[tokio::test]
 async fn a_page_of_another_origin_can_do_nothing() {
     // Another port of this machine is another origin, but the same site.
     let issuer = Issuer::start(json!({})).await;
     let gateway = Setup::new().serve().await;
-    let browser = Browser::open().await;
-    browser.go(&link(&gateway.logged("/sign-in#").await)).await;
-    browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(browser.eval(STATUS).await, 200);
-    browser
-        .go(&format!(
-            "{}/.well-known/openid-configuration",
-            issuer.url()
-        ))
-        .await;
+    let browser = signed_in(&gateway).await;
+    let foreign = format!("{}/.well-known/openid-configuration", issuer.url());
+    browser.go(&foreign).await;
     let url = &gateway.url;
-    for script in [
-        format!("fetch('{url}/api/v1/status', {{ credentials: 'include' }})"),
-        format!(
-            "fetch('{url}/api/v1/projects/stolen', {{ method: 'PUT', body: '{{}}', credentials: 'include' }})"
-        ),
-        format!(
-            "fetch('{url}/api/v1/browser-links', {{ method: 'POST', mode: 'no-cors', credentials: 'include' }})"
-        ),
+    for (path, init) in [
+        ("/api/v1/status", ""),
+        ("/api/v1/projects/stolen", "method: 'PUT', body: '{}',"),
+        ("/api/v1/browser-links", "method: 'POST', mode: 'no-cors',"),
     ] {
-        let script = format!("{script}.then((reply) => reply.text(), () => '')");
-        assert_eq!(browser.eval(&script).await, "");
+        reads_nothing(&browser, &format!("{url}{path}"), init).await;
     }
-    // With a browser's headers, and with fewer.
+    // Tests a request with a browser's headers, and with fewer.
     let session = Session::enter(&gateway, &gateway.token()).await;
     let ask = async |headers: &[(&str, &str)]| {
         let with = [&session.headers()[..], headers].concat();
-        let reply = gateway
-            .at("/api/v1/browser-links")
-            .post_with(&with, "{}")
-            .await;
-        reply.status.as_u16()
+        let links = gateway.at("/api/v1/browser-links");
+        links.post_with(&with, "{}").await.status.as_u16()
     };
     let own = ("origin", url.as_str());
     let script = ("x-requested-with", "toolwharf");
     assert_eq!(ask(&[own, script]).await, 200);
-    assert_eq!(
-        ask(&[own, script, ("sec-fetch-site", "same-origin")]).await,
-        200
-    );
     assert_eq!(ask(&[own]).await, 403);
     assert_eq!(ask(&[script]).await, 403);
     assert_eq!(ask(&[("origin", issuer.url()), script]).await, 403);
     assert_eq!(ask(&[("origin", "null"), script]).await, 403);
-    for site in ["same-site", "cross-site", "none"] {
-        assert_eq!(
-            ask(&[own, script, ("sec-fetch-site", site)]).await,
-            403,
-            "{site}"
-        );
+    for (site, status) in [
+        ("same-origin", 200),
+        ("same-site", 403),
+        ("cross-site", 403),
+        ("none", 403),
+    ] {
+        let headers = [own, script, ("sec-fetch-site", site)];
+        assert_eq!(ask(&headers).await, status, "{site}");
     }
-    let read = gateway
-        .at("/api/v1/status")
-        .get(&[&session.headers()[..], &[("sec-fetch-site", "same-site")]].concat())
-        .await;
+    let headers = [&session.headers()[..], &[("sec-fetch-site", "same-site")]].concat();
+    let read = gateway.at("/api/v1/status").get(&headers).await;
     assert_eq!(read.status, 403);
     // MCP accepts no session, and a form of another site signs no one in.
-    let tools = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let closed = Setup::new().settings("require_key = true").serve().await;
     let there = Session::enter(&closed, &closed.token()).await;
-    let reply = closed.client().post_with(&there.headers(), tools).await;
+    let reply = closed.client().post_with(&there.headers(), LIST).await;
     assert_eq!(reply.status, 401);
     let key = format!("key={}", gateway.token());
     assert_eq!(enter(&gateway, &key, issuer.url()).await.status, 403);
@@ -278,48 +264,36 @@ async fn a_sign_in_form_is_sent_once_and_only_from_its_own_page() {
         gateway.at("/sign-in").post_with(&headers, body).await
     };
     let token = token(gateway.at("/sign-in")).await;
-    for missing in ["", "guess"] {
-        let refused = send(missing).await;
+    let refused = async |token: &str| {
+        let refused = send(token).await;
         assert_eq!(refused.status, 403, "{}", refused.text());
         assert!(refused.header("set-cookie").is_none());
+        refused
+    };
+    for missing in ["", "guess"] {
+        refused(missing).await;
     }
     assert_eq!(send(&token).await.status, 200);
-    let replayed = send(&token).await;
-    assert_eq!(replayed.status, 403, "{}", replayed.text());
-    assert!(
-        replayed.text().contains("sent before"),
-        "{}",
-        replayed.text()
-    );
-    assert!(replayed.header("set-cookie").is_none());
+    let replayed = refused(&token).await;
+    holds(&replayed.text(), &["sent before"]);
     // The response contains a new token, so that the page keeps working.
-    let told: Value = serde_json::from_slice(&replayed.body).unwrap();
+    let told = body(&replayed);
     assert_eq!(send(told["form"].as_str().unwrap()).await.status, 200);
-    // The other forms of the page.
-    let gone = post(
-        &gateway,
-        "/sign-in",
-        &format!("link=x&form={token}&"),
-        &gateway.url,
-    )
-    .await;
+    // The other forms of the page refuse the used token, too.
+    let form = format!("link=x&form={token}&");
+    let gone = post(&gateway, "/sign-in", &form, &gateway.url).await;
     assert_eq!(gone.status, 401, "{}", gone.text());
 }
 
-/// A page and server on another port receive everything that the browser sends them, which is the cookie. No part of
-/// the gateway accepts it.
+/// From the browser, a page and server on another port receive only the cookie. No part of the gateway accepts the
+/// cookie alone.
 #[tokio::test]
 async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it() {
     let gateway = Setup::new().serve().await;
     let url = &gateway.url;
     let port = url.rsplit(':').next().unwrap().to_owned();
-    let browser = Browser::open().await;
-    browser.go(&link(&gateway.logged("/sign-in#").await)).await;
-    browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(browser.eval(STATUS).await, 200);
-    let secret = browser
-        .eval("localStorage.getItem('toolwharf-session')")
-        .await;
+    let browser = signed_in(&gateway).await;
+    let secret = browser.eval(SECRET).await;
     let secret = secret.as_str().unwrap().to_owned();
 
     let mut stolen = None;
@@ -332,33 +306,19 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
         let thief = Thief::listen(bind).await;
         let page = format!("http://{host}:{}", thief.port);
         browser.go(&page).await;
-        // The page's own requests, and the content of its storage.
-        assert_eq!(
-            browser
-                .eval("localStorage.getItem('toolwharf-session')")
-                .await,
-            Value::Null
-        );
+        // The page reads its own storage, then sends requests.
+        assert_eq!(browser.eval(SECRET).await, Value::Null);
+        let post = "method: 'POST', mode: 'no-cors',";
+        let key = format!("{post} body: '{{\"name\":\"stolen\"}}',");
         for (path, init) in [
-            ("/api/v1/status", "{ credentials: 'include' }"),
-            ("/api/v1/events", "{ credentials: 'include' }"),
-            (
-                "/api/v1/keys",
-                "{ method: 'POST', body: '{\"name\":\"stolen\"}', mode: 'no-cors', credentials: 'include' }",
-            ),
-            (
-                "/api/v1/status",
-                "{ credentials: 'include', headers: { 'toolwharf-session': 'x' } }",
-            ),
-            ("/sign-in", "{ credentials: 'include' }"),
-            (
-                "/sign-out",
-                "{ method: 'POST', mode: 'no-cors', credentials: 'include' }",
-            ),
+            ("/api/v1/status", ""),
+            ("/api/v1/events", ""),
+            ("/api/v1/keys", &*key),
+            ("/api/v1/status", "headers: { 'toolwharf-session': 'x' },"),
+            ("/sign-in", ""),
+            ("/sign-out", post),
         ] {
-            let script =
-                format!("fetch('{url}{path}', {init}).then((reply) => reply.text(), () => '')");
-            assert_eq!(browser.eval(&script).await, "", "{page}: {path}");
+            reads_nothing(&browser, &format!("{url}{path}"), init).await;
         }
         // The gateway cannot be framed, and a window opened by the page cannot be read.
         let seen = thief.requests();
@@ -368,26 +328,20 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             stolen = Some(cookie);
         }
     }
-    // The attack: a server on another port of the same host has received the cookie.
+    // The attack begins: a server on another port of the same host has received the cookie.
     let stolen = stolen.expect("a browser sends a cookie to every port of its host");
 
     // The attacker's server forges every header that a browser would send, and tries everything.
-    let forged = |more: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
-        let mut headers = vec![
-            ("cookie", stolen.clone()),
-            ("origin", url.clone()),
-            ("referer", format!("{url}/servers")),
-            ("x-requested-with", "toolwharf".to_owned()),
-            ("sec-fetch-site", "same-origin".to_owned()),
-            ("sec-fetch-mode", "cors".to_owned()),
-            ("content-type", "application/json".to_owned()),
-        ];
-        headers.extend(
-            more.iter()
-                .map(|(name, value)| (*name, (*value).to_owned())),
-        );
-        headers
-    };
+    let referer = format!("{url}/servers");
+    let forged = [
+        ("cookie", &*stolen),
+        ("origin", &**url),
+        ("referer", &*referer),
+        ("x-requested-with", "toolwharf"),
+        ("sec-fetch-site", "same-origin"),
+        ("sec-fetch-mode", "cors"),
+        ("content-type", "application/json"),
+    ];
     let value = stolen.split_once('=').unwrap().1.to_owned();
     let own = Session::enter(&gateway, &gateway.token()).await;
     for guess in [
@@ -397,15 +351,8 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
         Some(&*value),
         Some(&*own.secret),
     ] {
-        let guess: Vec<_> = guess
-            .map(|guess| (PAGE_SECRET, guess))
-            .into_iter()
-            .collect();
-        let headers = forged(&guess);
-        let headers: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| (*name, &**value))
-            .collect();
+        let mut headers = forged.to_vec();
+        headers.extend(guess.map(|guess| (PAGE_SECRET, guess)));
         for (method, path, body) in [
             ("GET", "/api/v1/status", ""),
             ("GET", "/api/v1/events", ""),
@@ -418,9 +365,10 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             ("POST", "/api/v1/mcp/servers/x/call", "{}"),
             ("PUT", "/api/v1/projects/stolen", "{}"),
         ] {
-            let method = http::Method::from_bytes(method.as_bytes()).unwrap();
-            let reply = gateway.at(path).send(method.clone(), &headers, body).await;
-            assert_eq!(reply.status, 401, "{method} {path} {guess:?}");
+            let what = format!("{method} {path} {guess:?}");
+            let method = method.parse().unwrap();
+            let reply = gateway.at(path).send(method, &headers, body).await;
+            assert_eq!(reply.status, 401, "{what}");
         }
         // Public pages reveal nothing about the session, and a sign-in needs a key or a link.
         for path in [
@@ -431,7 +379,7 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             "/docs",
             "/openapi.json",
         ] {
-            let page = gateway.at(path).send(http::Method::GET, &headers, "").await;
+            let page = gateway.at(path).get(&headers).await;
             let page = page.collect(DEADLINE).await;
             assert!(page.header("set-cookie").is_none(), "{path}");
             assert!(!page.text().contains(&secret), "{path}");
@@ -451,28 +399,20 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
             assert!(reply.header("set-cookie").is_none());
             assert!(!reply.text().contains("\"session\""), "{}", reply.text());
         }
-        // It cannot even end the session.
+        // The attacker's server cannot even end the session.
         gateway.at("/sign-out").post_with(&headers, "").await;
     }
     let closed = Setup::new().settings("require_key = true").serve().await;
-    let headers = forged(&[]);
-    let headers: Vec<_> = headers
-        .iter()
-        .map(|(name, value)| (*name, &**value))
-        .collect();
-    let tools = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-    assert_eq!(closed.client().post_with(&headers, tools).await.status, 401);
+
+    assert_eq!(closed.client().post_with(&forged, LIST).await.status, 401);
 
     // Another user's cookie, which any port can set, does not move the page's requests into that user's session.
     browser.go(url).await;
-    browser.wait("location.pathname === '/servers'").await;
-    assert_eq!(browser.eval(STATUS).await, 200);
+    is_in(&browser).await;
     let there = Thief::listen("127.0.0.1").await;
     let fixed = format!("{}; Path=/api; HttpOnly", own.cookie);
     there.set_cookie(&fixed);
-    browser
-        .go(&format!("http://127.0.0.1:{}", there.port))
-        .await;
+    browser.go(&there.url()).await;
     browser.go(&format!("{url}/servers")).await;
     browser.wait("location.pathname === '/sign-in'").await;
     assert_eq!(browser.eval(STATUS).await, 401);
@@ -483,39 +423,21 @@ async fn a_server_on_another_port_cannot_use_the_session_that_browsers_send_it()
 #[tokio::test]
 async fn the_console_goes_on_over_reloads_and_tabs_and_hears_events() {
     let gateway = Setup::new().serve().await;
-    let browser = Browser::open().await;
-    browser.go(&link(&gateway.logged("/sign-in#").await)).await;
-    browser.wait("location.pathname === '/servers'").await;
+    let browser = signed_in(&gateway).await;
     let thief = Thief::listen("127.0.0.1").await;
-    browser
-        .go(&format!("http://127.0.0.1:{}", thief.port))
-        .await;
+    browser.go(&thief.url()).await;
     browser.go(&format!("{}/servers", gateway.url)).await;
-    browser
-        .wait("document.body.innerText.includes('Sign out') && location.pathname === '/servers'")
-        .await;
-    let admin = gateway
-        .at("/api/v1/mcp/servers")
-        .with("authorization", &format!("Bearer {}", gateway.token()));
-    let made = admin
-        .post(r#"{"name":"heard","command":"true","enabled":false}"#)
-        .await;
-    assert!(made.status.is_success(), "{}", made.text());
-    browser
-        .wait("document.body.innerText.includes('heard')")
-        .await;
+    shows(&browser, "Sign out").await;
+    browser.wait("location.pathname === '/servers'").await;
+    let entry = r#"{"name":"heard","command":"true","enabled":false}"#;
+    json_of(gateway.admin("/mcp/servers").post(entry)).await;
+    shows(&browser, "heard").await;
     assert_eq!(browser.eval(STATUS).await, 200);
     // Signing out removes the page's secret.
-    browser
-        .eval("[...document.querySelectorAll('button')].find((one) => one.textContent.includes('Sign out')).click()")
-        .await;
+    let button = "[...document.querySelectorAll('button')].find((one) => one.textContent.includes('Sign out'))";
+    browser.eval(&format!("{button}.click()")).await;
     browser.wait("location.pathname === '/sign-in'").await;
-    assert_eq!(
-        browser
-            .eval("localStorage.getItem('toolwharf-session')")
-            .await,
-        Value::Null
-    );
+    assert_eq!(browser.eval(SECRET).await, Value::Null);
     browser.quit().await;
 }
 
@@ -563,6 +485,10 @@ impl Thief {
         }
     }
 
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     fn requests(&self) -> Vec<String> {
         self.seen.lock().unwrap().clone()
     }
@@ -578,9 +504,8 @@ fn cookie_of(request: &str, port: &str) -> Option<String> {
     let mut lines = request.lines();
     let cookies = lines.find_map(|line| line.strip_prefix("Cookie: "))?;
     let mut cookies = cookies.split("; ");
-    cookies
-        .find(|cookie| cookie.starts_with(&name))
-        .map(str::to_owned)
+    let own = cookies.find(|cookie| cookie.starts_with(&name));
+    own.map(str::to_owned)
 }
 
 #[tokio::test]

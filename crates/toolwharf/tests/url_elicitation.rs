@@ -2,27 +2,17 @@
 
 mod common;
 
-use std::{path::PathBuf, process::Stdio};
-
-use common::{Setup, real::venv};
+use common::{Setup, checks, cli, real::venv};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, conformance::node_modules, peer::MODERN, within};
+use testkit::{Peer, conformance::node_modules, peer::MODERN};
 use tokio::process::Command;
 
 const URL: &str = "https://example.com/sign-in";
 
 /// Runs a client's script and returns its output, one line of JSON.
 async fn said(mut command: Command) -> Value {
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = within("the client", DEADLINE, command.output())
-        .await
-        .expect("it is installed");
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(output.status.success(), "{out}{err}");
-    serde_json::from_str(out.trim()).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
+    command.kill_on_drop(true);
+    cli::said(command, "").await.code(0).json()
 }
 
 const TYPESCRIPT: &str = r#"
@@ -50,14 +40,14 @@ console.log(JSON.stringify({ asked, told, result }));
 await client.close();
 "#;
 
-/// A modern server asks. A 2025-11-25 client gets that version's form: an id, and a notification when it is done.
+/// A modern server asks its client to open a URL. A 2025-11-25 client gets the request in the form of that version: an
+/// id, and a notification when it is done.
 #[tokio::test]
 async fn a_legacy_client_gets_an_id_and_is_told_of_the_end() {
     let setup = Setup::new().scripted("one", &["--era", "modern"]);
     let script = setup.folder().join("client.mjs");
     std::fs::write(&script, TYPESCRIPT).expect("a new file");
-    let gateway = setup.serve().await;
-    gateway.up("one").await;
+    let gateway = setup.connected().await;
     let modules = node_modules();
     let mut command = Command::new(modules.join("node/bin/node"));
     command
@@ -95,36 +85,29 @@ async def main():
 asyncio.run(main())
 "#;
 
-fn python() -> PathBuf {
-    venv().join("bin/python")
-}
-
 /// A legacy server refuses a call until a URL was opened (-32042): a modern client is asked, and its call is retried.
 #[tokio::test]
 async fn a_modern_client_is_asked_for_what_an_error_wants() {
     let setup = Setup::new().scripted("one", &[]);
     let script = setup.folder().join("client.py");
     std::fs::write(&script, PYTHON).expect("a new file");
-    let gateway = setup.serve().await;
-    gateway.up("one").await;
+    let gateway = setup.connected().await;
     for (action, expect) in [("accept", "signed in"), ("decline", "declined")] {
-        let mut command = Command::new(python());
+        let mut command = Command::new(venv().join("bin/python"));
         command
             .arg(&script)
             .args([URL, &format!("{}/mcp", gateway.url), action]);
         let said = said(command).await;
         assert_eq!(said["asked"].as_array().map(Vec::len), Some(1), "{said}");
         assert_eq!(said["asked"][0]["url"], URL, "{said}");
-        let text = said["text"].as_str().expect("a text");
-        assert!(text.contains(expect), "{said}");
+        checks::contains(&said["text"], &[expect]);
     }
 }
 
 /// A client that cannot open URLs is not asked: it gets the server's error, and the server gets the reason.
 #[tokio::test]
 async fn a_client_that_opens_no_urls_is_not_asked() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     for version in [MODERN, common::LEGACY] {
         let forms = json!({ "elicitation": { "form": {} } });
         let mut peer = Peer::http(gateway.client(), version, forms).await;
@@ -135,8 +118,7 @@ async fn a_client_that_opens_no_urls_is_not_asked() {
         let arguments = json!({ "method": "elicitation/create", "params": params });
         let asked = peer.tool("server_request", arguments).await;
         assert!(asked.asked.is_empty(), "{asked:?}");
-        for part in ["`server_request`", "`one`", "elicitation.url"] {
-            assert!(asked.text().contains(part), "{asked:?}");
-        }
+        let parts = ["`server_request`", "`one`", "elicitation.url"];
+        checks::contains(asked.text(), &parts);
     }
 }

@@ -28,7 +28,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum bytes of a response.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const MAX_DEPTH: usize = 512;
-/// Maximum pages of a list.
+/// Maximum number of pages of a list.
 const MAX_PAGES: usize = 1_000;
 
 /// An MCP endpoint: its URL and an optional token.
@@ -109,7 +109,7 @@ impl Endpoint {
                 chain: None,
             },
             capabilities: "{}".into(),
-            // The modern era would repeat arguments in headers.
+            // In the modern era, some arguments would be repeated in HTTP headers.
             era: Some(Era::Legacy),
             max_message: MAX_RESPONSE_BYTES,
             max_depth: MAX_DEPTH,

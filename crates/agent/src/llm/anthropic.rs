@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::{
     ApiKey, BadArguments, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest,
     Options, Reply, Stop, Usage,
-    http::{Broken, Decoder, Event, Fault},
+    http::{Decoder, Event, Fault},
 };
 use crate::{
     message::{Block, CacheControl, Marked, Message, Role},
@@ -199,7 +199,7 @@ impl Decoder for Answer {
             return Ok(());
         }
         if name.is_empty() {
-            // Some imitations of the API omit event names.
+            // The type is read from the data, because some imitations of the API omit event names.
             #[derive(Deserialize)]
             struct Kind {
                 r#type: String,
@@ -276,14 +276,10 @@ impl Decoder for Answer {
     }
 
     fn end(&mut self, _out: &mut VecDeque<ModelEvent>) -> Result<(), Fault> {
-        if self.done {
-            return Ok(());
+        match self.done {
+            true => Ok(()),
+            false => Err(Fault::cut()),
         }
-        Err(Fault::Passing {
-            kind: "connection".to_owned(),
-            message: "the stream ended before the message did".to_owned(),
-            broken: Broken::Cut,
-        })
     }
 
     fn begun(&self) -> bool {
@@ -496,16 +492,9 @@ fn failure(data: &str) -> Fault {
         Ok(told) => told.error,
         Err(error) => return unreadable("error", &error),
     };
-    match r#type.as_str() {
-        "overloaded_error" | "api_error" | "rate_limit_error" | "timeout_error" => Fault::Passing {
-            kind: r#type,
-            message,
-            broken: Broken::Overloaded,
-        },
-        _ => Fault::Lasting(ModelError::Refused {
-            status: 200,
-            kind: r#type,
-            message,
-        }),
-    }
+    let is_passing = matches!(
+        r#type.as_str(),
+        "overloaded_error" | "api_error" | "rate_limit_error" | "timeout_error"
+    );
+    Fault::in_answer(is_passing, r#type, message)
 }

@@ -42,7 +42,7 @@ const MAX_MESSAGE_CHARS: usize = 600;
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// For example `https://api.anthropic.com`. The API's path is appended, before any query.
+    /// The base URL, for example `https://api.anthropic.com`. The API's path is appended, before any query.
     pub base_url: String,
     /// Additional headers, for example `anthropic-beta`. Their values are never logged.
     #[serde(default)]
@@ -76,13 +76,14 @@ impl fmt::Debug for Endpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
-    /// For connecting.
+    /// Timeout for connecting.
     #[serde(with = "millis")]
     pub connect: Duration,
-    /// For the head of the response, including connecting. A local model may spend this long on reading its prompt.
+    /// Timeout for the head of the response, including connecting. A local model sends nothing while it reads its
+    /// prompt.
     #[serde(with = "millis")]
     pub answer: Duration,
-    /// For the next piece of the response. Providers send pings.
+    /// Timeout for the next piece of the response. Providers send pings while the model is busy.
     #[serde(with = "millis")]
     pub idle: Duration,
 }
@@ -122,7 +123,7 @@ pub(super) trait Decoder: Default + Send + 'static {
 /// One event of an answer.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// Empty means `message`.
+    /// The event's name. Empty means `message`.
     pub(super) name: String,
     pub(super) data: String,
 }
@@ -143,7 +144,7 @@ impl Event {
 /// Why an attempt failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// A retry may succeed.
+    /// A temporary fault: a retry may succeed.
     Passing {
         kind: String,
         message: String,
@@ -151,6 +152,38 @@ pub(super) enum Fault {
         broken: Broken,
     },
     Lasting(ModelError),
+}
+
+impl Fault {
+    fn connection(message: String, broken: Broken) -> Self {
+        Self::Passing {
+            kind: "connection".to_owned(),
+            message,
+            broken,
+        }
+    }
+
+    /// The stream ended too early.
+    pub(super) fn cut() -> Self {
+        let message = "the stream ended before the message did".to_owned();
+        Self::connection(message, Broken::Cut)
+    }
+
+    /// An error that the provider sent within its answer.
+    pub(super) fn in_answer(is_passing: bool, kind: String, message: String) -> Self {
+        match is_passing {
+            true => Self::Passing {
+                kind,
+                message,
+                broken: Broken::Overloaded,
+            },
+            false => Self::Lasting(ModelError::Refused {
+                status: 200,
+                kind,
+                message,
+            }),
+        }
+    }
 }
 
 /// The kind of error after the last attempt.
@@ -217,7 +250,7 @@ impl Client {
             let name: HeaderName = name
                 .parse()
                 .map_err(|_| settings(format!("{name:?} is not a valid header name")))?;
-            // The value may be a secret.
+            // Leave the value out of the error, because it may be a secret.
             let mut value = HeaderValue::from_str(value).map_err(|_| {
                 settings(format!(
                     "the value of the header {name} has characters that are not allowed in a header"
@@ -371,7 +404,7 @@ impl Inner {
             let Ok(frame) = timeout(self.timeouts.idle, body.frame()).await else {
                 return Err(Fault::Lasting(ModelError::Stalled {
                     after: self.timeouts.idle,
-                    during: "its answer had begun",
+                    during: "in the middle of its answer",
                 }));
             };
             let ended = match frame {
@@ -409,11 +442,8 @@ impl Inner {
                     false
                 }
                 Some(Err(error)) => {
-                    return Err(Fault::Passing {
-                        kind: "connection".to_owned(),
-                        message: format!("the connection broke: {}", model::with_causes(&error)),
-                        broken: Broken::Cut,
-                    });
+                    let why = format!("the connection broke: {}", model::with_causes(&error));
+                    return Err(Fault::connection(why, Broken::Cut));
                 }
             };
             if events
@@ -437,14 +467,13 @@ impl Inner {
         *request.headers_mut() = self.headers.clone();
         match timeout(self.timeouts.answer, self.http.send(request)).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(Fault::Passing {
-                kind: "connection".to_owned(),
-                message: model::with_causes(&error),
-                broken: Broken::Unreachable,
-            }),
+            Ok(Err(error)) => {
+                let why = model::with_causes(&error);
+                Err(Fault::connection(why, Broken::Unreachable))
+            }
             Err(_) => Err(Fault::Lasting(ModelError::Stalled {
                 after: self.timeouts.answer,
-                during: "its answer had not begun",
+                during: "before its answer began",
             })),
         }
     }

@@ -119,7 +119,7 @@ pub enum Stop {
     /// The answer was cut off at the token limit.
     MaxTokens,
     StopSequence,
-    /// The provider expects another request with the content so far.
+    /// The provider paused, and expects another request with the content so far.
     PauseTurn,
     Refusal,
     /// The provider's own term.
@@ -145,9 +145,9 @@ impl Stop {
 pub struct Usage {
     pub input: u64,
     pub output: u64,
-    /// Read from the provider's cache.
+    /// Input tokens read from the provider's cache.
     pub cache_read: u64,
-    /// Written to the provider's cache.
+    /// Input tokens written to the provider's cache.
     pub cache_write: u64,
 }
 
@@ -196,7 +196,7 @@ pub enum ModelError {
     #[error("the model's answer was cut off: {0}")]
     Cut(String),
     /// Nothing arrived within a timeout.
-    #[error("the model sent nothing for {} s: {during}", .after.as_secs_f32())]
+    #[error("the model sent nothing for {} s, {during}", .after.as_secs_f32())]
     Stalled {
         after: Duration,
         during: &'static str,

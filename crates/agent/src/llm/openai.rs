@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{
     ApiKey, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Options, Reply,
     Stop, Usage, anthropic,
-    http::{Broken, Decoder, Event, Fault},
+    http::{Decoder, Event, Fault},
 };
 use crate::{
     message::{Block, Image, ImageSource, Message, Part, Role},
@@ -33,7 +33,7 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// `endpoint`: its base URL ends before `/chat/completions`.
+    /// The base URL of `endpoint` does not include `/chat/completions`.
     ///
     /// # Errors
     /// [`ModelError::Settings`] if the base URL or a header is invalid.
@@ -166,7 +166,7 @@ fn user(content: &[Block], out: &mut Vec<Value>) {
     let only_text = parts.iter().all(|part| part["type"] == "text");
     match (only_text, parts.as_slice()) {
         (_, []) => {}
-        // Small servers support only plain text.
+        // Use plain text where possible, because small servers support nothing else.
         (true, parts) => {
             let texts: Vec<_> = parts
                 .iter()
@@ -235,7 +235,7 @@ struct Choice {
 struct Delta {
     #[serde(default)]
     content: Option<String>,
-    /// Thinking, as named by DeepSeek, vLLM and others. OpenRouter and Ollama use `reasoning`.
+    /// Thinking, under the name that DeepSeek, vLLM and others use. OpenRouter and Ollama use `reasoning`.
     #[serde(default)]
     reasoning_content: Option<String>,
     #[serde(default)]
@@ -260,7 +260,7 @@ struct CallDelta {
 struct FunctionDelta {
     #[serde(default)]
     name: Option<String>,
-    /// Usually text; some servers send the object itself.
+    /// The arguments: usually JSON as text, but some servers send the object itself.
     #[serde(default)]
     arguments: Option<Value>,
 }
@@ -314,7 +314,7 @@ impl Decoder for Answer {
                 out.push_back(ModelEvent::Usage(usage));
             }
         }
-        // Only one choice was requested.
+        // Read only the first choice, because only one was requested.
         let Some(choice) = chunk.choices.into_iter().next() else {
             return Ok(());
         };
@@ -339,7 +339,7 @@ impl Decoder for Answer {
             self.begun = true;
             self.call(delta);
         }
-        // Some servers send it only in the last chunk.
+        // Some servers send the finish reason only in the last chunk.
         self.finish = some(choice.finish_reason).or(self.finish.take());
         Ok(())
     }
@@ -349,11 +349,7 @@ impl Decoder for Answer {
             return Ok(());
         }
         let Some(finish) = self.finish.take() else {
-            return Err(Fault::Passing {
-                kind: "connection".to_owned(),
-                message: "the stream ended before the message did".to_owned(),
-                broken: Broken::Cut,
-            });
+            return Err(Fault::cut());
         };
         self.done = true;
         out.push_back(ModelEvent::Done(self.reply(&finish)));
@@ -373,7 +369,7 @@ impl Answer {
         };
         let at = match delta.index {
             Some(index) => self.calls.iter().position(|call| call.index == Some(index)),
-            // Without an index, it belongs to the last call, unless it starts a new one.
+            // A piece without an index belongs to the last call, unless it starts a new one.
             None => self
                 .calls
                 .last()
@@ -412,7 +408,7 @@ impl Answer {
             let (input, bad) = anthropic::arguments(&open.arguments);
             let is_taken = calls.iter().any(|call: &Call| call.id == open.id);
             let id = match open.id.is_empty() || is_taken {
-                // Some servers send no ids, or the same one for all calls.
+                // Some servers send no ids, or the same id for all calls.
                 true => format!("call_{:016x}", rand::random::<u64>()),
                 false => open.id,
             };
@@ -455,27 +451,14 @@ fn failure(error: &Value) -> Fault {
     let kind = word("type").or(word("code")).unwrap_or("error").to_owned();
     let message = word("message")
         .or(error.as_str())
-        .unwrap_or("it did not say why");
+        .unwrap_or("the provider gave no reason");
     let message = message.to_owned();
     let code = error["code"].as_u64().unwrap_or_default();
     let passing = matches!(code, 429 | 500..=599)
         || ["overloaded", "server_error", "rate_limit", "unavailable"]
             .iter()
             .any(|word| kind.contains(word));
-    if passing {
-        let broken = Broken::Overloaded;
-        Fault::Passing {
-            kind,
-            message,
-            broken,
-        }
-    } else {
-        Fault::Lasting(ModelError::Refused {
-            status: 200,
-            kind,
-            message,
-        })
-    }
+    Fault::in_answer(passing, kind, message)
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ pub struct Retry {
     pub first: Duration,
     #[serde(with = "millis")]
     pub longest: Duration,
-    /// A pause that would end later than this after the start of the first attempt is not made. Milliseconds.
+    /// Maximum time from the start of the first attempt to the end of a pause, in milliseconds. A pause that would end
+    /// later is not made.
     #[serde(with = "millis")]
     pub total: Duration,
 }

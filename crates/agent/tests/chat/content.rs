@@ -5,7 +5,7 @@ use serde_json::json;
 use testkit::llm::{asks, expecting, says, turns};
 
 use super::support::recipes;
-use crate::shared::{TestServers, outcome, said, set, text, within};
+use crate::shared::{TestServers, outcome, pick, said, set, text, within};
 
 #[tokio::test]
 async fn thoughts_and_unknown_blocks_are_replayed_to_the_letter_also_after_storing() {
@@ -30,13 +30,10 @@ async fn thoughts_and_unknown_blocks_are_replayed_to_the_letter_also_after_stori
     ]);
     let mut set = set(&script, recipes()).await;
     let events = set.say("the soup").await;
-    let thought: String = events
-        .iter()
-        .filter_map(|event| match event {
-            ChatEvent::ThinkingDelta { text } => Some(text.as_str()),
-            _ => None,
-        })
-        .collect();
+    let thought: String = pick(&events, |event| match event {
+        ChatEvent::ThinkingDelta { text } => Some(text.as_str()),
+        _ => None,
+    });
     assert_eq!(thought, "I need the recipe");
     let stored = serde_json::to_string(&set.conversation).expect("JSON");
     set.conversation = serde_json::from_str(&stored).expect("what was stored");
@@ -56,34 +53,21 @@ async fn a_long_result_is_cut_and_can_be_read_on() {
         async move { Ok(text(&long)) }
     });
     let uri = "toolwharf-result://0/t1";
+    let read = |id, arguments| (id, "read_result", arguments);
+    let part = json!({ "uri": uri, "offset": 20000, "length": 500 });
+    let other = json!({ "uri": "toolwharf-result://0/other" });
+    let before = json!({ "uri": uri, "offset": -1 });
+    let given = |part: &str| json!({ "tool_results": [{ "contains": part, "is_error": false }] });
+    let refused = json!({ "tool_results": [
+        { "contains": "There is no result", "is_error": true },
+        { "contains": "-1 is less than the minimum of 0", "is_error": true },
+    ] });
+    let wrong = asks(&[read("t3", other), read("t4", before)]);
     let script = turns(&[
         asks(&[("t1", "fetch", json!({ "url": "http://x" }))]),
-        expecting(
-            asks(&[(
-                "t2",
-                "read_result",
-                json!({ "uri": uri, "offset": 20000, "length": 500 }),
-            )]),
-            json!({ "tool_results": [{ "contains": uri, "is_error": false }] }),
-        ),
-        expecting(
-            asks(&[
-                (
-                    "t3",
-                    "read_result",
-                    json!({ "uri": "toolwharf-result://0/other" }),
-                ),
-                ("t4", "read_result", json!({ "uri": uri, "offset": -1 })),
-            ]),
-            json!({ "tool_results": [{ "contains": &whole[20000..20500], "is_error": false }] }),
-        ),
-        expecting(
-            says("Long."),
-            json!({ "tool_results": [
-            { "contains": "There is no result", "is_error": true },
-            { "contains": "-1 is less than the minimum of 0", "is_error": true },
-        ] }),
-        ),
+        expecting(asks(&[read("t2", part)]), given(uri)),
+        expecting(wrong, given(&whole[20000..20500])),
+        expecting(says("Long."), refused),
     ]);
     let mut set = set(&script, servers).await;
     let events = set.say("read it").await;

@@ -45,9 +45,8 @@ async fn dropping_the_stream_cancels_the_tools_and_keeps_what_was_complete() {
         ("t3", "cancelled", true),
     ]);
     expect["last_text"] = json!("what was that?");
-    set.llm
-        .script(&turns(&[expecting(says("I was interrupted."), expect)]))
-        .await;
+    let turn = expecting(says("I was interrupted."), expect);
+    set.turn(turn).await;
     assert_eq!(set.told("what was that?").await, "I was interrupted.");
 }
 
@@ -79,9 +78,7 @@ async fn dropping_the_stream_at_any_event_leaves_a_conversation_that_goes_on() {
         set.conversation = serde_json::from_str(&stored).expect("what was stored");
         // The scripted model refuses invalid requests.
         let expect = json!({ "last_text": "and then?" });
-        set.llm
-            .script(&turns(&[expecting(says("Nothing"), expect)]))
-            .await;
+        set.turn(expecting(says("Nothing"), expect)).await;
         assert_eq!(
             set.told("and then?").await,
             "Nothing",
@@ -113,17 +110,13 @@ async fn dropping_the_stream_ends_the_request_to_the_model() {
     })
     .await;
     assert_eq!(set.book.end().await.status, RunStatus::Cancelled);
-    // The incomplete answer is not kept, but the user's message is.
+    // The conversation keeps the user's message, but not the incomplete answer.
     assert_eq!(
         set.messages(),
         json!([{ "role": "user", "content": [{ "type": "text", "text": "go" }] }])
     );
-    set.llm
-        .script(&turns(&[expecting(
-            says("yes"),
-            json!({ "last_text": "go\nstill there?" }),
-        )]))
-        .await;
+    let expect = json!({ "last_text": "go\nstill there?" });
+    set.turn(expecting(says("yes"), expect)).await;
     assert_eq!(set.told("still there?").await, "yes");
 }
 

@@ -26,13 +26,11 @@ async fn a_conversation_that_is_full_says_so_and_stays_valid() {
     assert_eq!(kind, ErrorKind::Conversation);
     assert_eq!(set.trouble("  ").await.1, "the message is empty");
     let left_out = json!({ "tool_results": [{ "id": "t1", "contains": "left out" }] });
-    set.llm
-        .script(&turns(&[expecting(says("ok"), left_out)]))
-        .await;
+    set.turn(expecting(says("ok"), left_out)).await;
     assert_eq!(set.told("short").await, "ok");
 }
 
-/// Passes conversations to the test: with the user's message, and at the end.
+/// Passes each stored conversation to the test: first with the user's message, and again at the end of the turn.
 struct Give {
     give: tokio::sync::mpsc::Sender<(&'static str, Conversation)>,
     fails: bool,
@@ -127,7 +125,7 @@ async fn a_message_that_cannot_be_kept_and_a_start_that_fails_leave_nothing() {
         (ErrorKind::Servers, "the server `alpha` cannot be started"),
         (
             ErrorKind::Conversation,
-            "the message cannot be kept: the disk is full",
+            "the message cannot be saved: the disk is full",
         ),
     ] {
         let give = give.clone();

@@ -13,7 +13,7 @@ use serde_json::json;
 use testkit::llm::{asks, expecting, says, turns};
 
 use super::support::{recipes, results};
-use crate::shared::{TestServers, said, set, text};
+use crate::shared::{TestServers, pick, said, set, text};
 
 #[tokio::test]
 async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
@@ -94,15 +94,12 @@ async fn a06_a07_a08_calls_go_to_their_server_to_native_or_are_unknown() {
     let events = set.say("show me the soup").await;
     assert_eq!(said(&events), "Here it is.");
     assert_eq!(set.servers.called(), [r#"recipes/get_recipe {"id":7}"#]);
-    let calls: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event {
-            ChatEvent::ToolCall {
-                id, name, server, ..
-            } => Some((id.as_str(), name.as_str(), server.as_deref())),
-            _ => None,
-        })
-        .collect();
+    let calls: Vec<_> = pick(&events, |event| match event {
+        ChatEvent::ToolCall {
+            id, name, server, ..
+        } => Some((id.as_str(), name.as_str(), server.as_deref())),
+        _ => None,
+    });
     let expect = [
         ("t1", "get_recipe", Some("recipes")),
         ("t2", "display_recipe", Some("native")),

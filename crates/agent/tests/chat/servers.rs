@@ -1,4 +1,4 @@
-//! Servers of a chat: starting, stopping, and turns while some are away.
+//! Servers of a chat: starting them, stopping them, and turns while some of them are unavailable.
 
 use std::sync::atomic::Ordering;
 
@@ -59,7 +59,7 @@ async fn a11_stop_ends_chats_stops_the_servers_and_is_for_good() {
     assert!(set.agent.start().await.is_err());
 }
 
-/// The user gets the reason every time. The model gets a note once, without the server's own words.
+/// The user gets the reason in every turn. The model gets a note once, without the text of the server's error.
 #[tokio::test]
 async fn p12_a_turn_goes_on_without_servers_that_are_away_and_says_so() {
     let note = "[System note] The tools of the server `web` are not available now. If they are needed, say so.";
@@ -87,7 +87,7 @@ async fn p12_a_turn_goes_on_without_servers_that_are_away_and_says_so() {
             "done"
         );
     }
-    // Stored in between, as real conversations are.
+    // Stores and reloads the conversation, as real conversations are between messages.
     let stored = serde_json::to_string(&set.conversation).expect("JSON");
     set.conversation = serde_json::from_str(&stored).expect("what was written");
     set.servers.away(&[]);

@@ -1,6 +1,9 @@
 //! The turns of a run: calls, limits, records, events.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use agent::{
     ChatEvent, Config, ErrorKind, NativeOutcome, NativeTool, Price,
@@ -12,11 +15,13 @@ use testkit::llm::{asks, expecting, says, turns};
 use tokio::sync::{Barrier, Notify};
 
 use super::support::{recipes, results};
-use crate::shared::{TestServers, display_recipe, outcome, said, set, set_with, text, within};
+use crate::shared::{
+    TestServers, display_recipe, outcome, pick, said, set, set_with, text, within,
+};
 
 #[tokio::test]
 async fn a13_calls_of_one_turn_run_at_once_and_their_results_go_back_in_order() {
-    // Each waits for the other, and the second ends first.
+    // Each of the two calls waits for the other, and the second call ends first.
     let (both, second_ended) = (Arc::new(Barrier::new(2)), Arc::new(Notify::new()));
     let first = {
         let (both, second_ended) = (Arc::clone(&both), Arc::clone(&second_ended));
@@ -54,13 +59,10 @@ async fn a13_calls_of_one_turn_run_at_once_and_their_results_go_back_in_order() 
     let mut set = set(&script, servers).await;
     let events = set.say("go").await;
     assert_eq!(said(&events), "All done");
-    let ended: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event {
-            ChatEvent::ToolResult { id, preview, .. } => Some((id.as_str(), preview.as_str())),
-            _ => None,
-        })
-        .collect();
+    let ended: Vec<_> = pick(&events, |event| match event {
+        ChatEvent::ToolResult { id, preview, .. } => Some((id.as_str(), preview.as_str())),
+        _ => None,
+    });
     let expect = [
         ("t2", "second"),
         ("t1", "first"),
@@ -71,21 +73,18 @@ async fn a13_calls_of_one_turn_run_at_once_and_their_results_go_back_in_order() 
 
 #[tokio::test]
 async fn a13_no_more_calls_are_in_flight_than_the_bound() {
-    let flying = Arc::new((
-        std::sync::atomic::AtomicUsize::new(0),
-        std::sync::atomic::AtomicUsize::new(0),
-    ));
+    let flying = Arc::<[AtomicUsize; 2]>::default();
     let tool = {
         let flying = Arc::clone(&flying);
         move |_| {
             let flying = Arc::clone(&flying);
             async move {
-                let now = flying.0.fetch_add(1, Ordering::SeqCst) + 1;
-                flying.1.fetch_max(now, Ordering::SeqCst);
+                let now = flying[0].fetch_add(1, Ordering::SeqCst) + 1;
+                flying[1].fetch_max(now, Ordering::SeqCst);
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
-                flying.0.fetch_sub(1, Ordering::SeqCst);
+                flying[0].fetch_sub(1, Ordering::SeqCst);
                 Ok(text("x"))
             }
         }
@@ -94,15 +93,10 @@ async fn a13_no_more_calls_are_in_flight_than_the_bound() {
     let calls: Vec<_> = ids.iter().map(|id| (id.as_str(), "x", json!({}))).collect();
     let servers = TestServers::default().with("a", "x", tool);
     let settings = |config: &mut Config| config.parallel_calls = 3;
-    let mut set = set_with(
-        &turns(&[asks(&calls), says("ok")]),
-        servers,
-        settings,
-        vec![],
-    )
-    .await;
+    let script = turns(&[asks(&calls), says("ok")]);
+    let mut set = set_with(&script, servers, settings, vec![]).await;
     assert_eq!(set.told("go").await, "ok");
-    assert_eq!(flying.1.load(Ordering::SeqCst), 3);
+    assert_eq!(flying[1].load(Ordering::SeqCst), 3);
     assert_eq!(set.servers.called().len(), 20);
 }
 
@@ -128,11 +122,9 @@ async fn a13_a_turn_limit_ends_a_runaway_loop_with_a_clear_message() {
     assert_eq!((end.status, end.turns), (RunStatus::Failed, 4));
     assert_eq!(end.error, Some(message));
 
-    // The conversation can be continued.
+    // The conversation can be continued after the limit.
     let refused = json!({ "body": { "/messages/8/content/0/content/0/text": "Not called: the limit of 4 turns is reached." } });
-    set.llm
-        .script(&turns(&[expecting(says("sorry"), refused)]))
-        .await;
+    set.turn(expecting(says("sorry"), refused)).await;
     assert_eq!(set.told("go on").await, "sorry");
 }
 
@@ -199,12 +191,9 @@ async fn a13_what_goes_wrong_with_a_call_is_its_result_and_the_turn_goes_on() {
         4,
         "what has no arguments is not called"
     );
-    let statuses: Vec<_> = set
-        .book
-        .calls()
-        .into_iter()
-        .map(|(call, end)| (call.tool, end.expect("an end").status))
-        .collect();
+    let calls = set.book.calls().into_iter();
+    let statuses = calls.map(|(call, end)| (call.tool, end.expect("an end").status));
+    let statuses: Vec<_> = statuses.collect();
     let tool_error = CallStatus::ToolError;
     let expect = [
         ("panics", tool_error),
@@ -238,19 +227,16 @@ async fn tokens_and_costs_are_counted_over_the_run() {
     };
     let mut set = set_with(&turns(&[ask, say]), recipes(), settings, vec![]).await;
     let events = set.say("go").await;
-    let told: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event {
-            ChatEvent::Usage {
-                input,
-                output,
-                cache_read,
-                cache_write,
-                cost_micros,
-            } => Some([*input, *output, *cache_read, *cache_write, *cost_micros]),
-            _ => None,
-        })
-        .collect();
+    let told: Vec<_> = pick(&events, |event| match event {
+        ChatEvent::Usage {
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost_micros,
+        } => Some([*input, *output, *cache_read, *cache_write, *cost_micros]),
+        _ => None,
+    });
     assert_eq!(
         told,
         [
@@ -267,12 +253,9 @@ async fn tokens_and_costs_are_counted_over_the_run() {
 
 #[tokio::test]
 async fn what_cannot_be_recorded_is_not_done() {
-    // The ledger is full before the run, and before a native call.
-    let mut set = set(
-        &turns(&[asks(&[("t1", "display_recipe", json!({ "name": "x" }))])]),
-        recipes(),
-    )
-    .await;
+    // The ledger refuses records, first before the run and then before a native call.
+    let call = asks(&[("t1", "display_recipe", json!({ "name": "x" }))]);
+    let mut set = set(&turns(std::slice::from_ref(&call)), recipes()).await;
     set.book.is_full.store(true, Ordering::SeqCst);
     let (kind, message) = set.trouble("go").await;
     assert_eq!(kind, ErrorKind::Ledger);
@@ -282,15 +265,13 @@ async fn what_cannot_be_recorded_is_not_done() {
     set.book.is_full.store(false, Ordering::SeqCst);
     let expect = json!({ "tool_results": [{ "is_error": true,
         "equals": "The tool was not called, because the call cannot be recorded: the book is full" }] });
-    let call = asks(&[("t1", "display_recipe", json!({ "name": "x" }))]);
-    set.llm
-        .script(&turns(&[call, expecting(says("A pity."), expect)]))
-        .await;
+    let script = turns(&[call, expecting(says("A pity."), expect)]);
+    set.llm.script(&script).await;
     let book = Arc::clone(&set.book);
     let mut stream = set.agent.chat(&mut set.conversation, "go on");
     let mut events = Vec::new();
     while let Some(event) = within("an event", stream.next()).await {
-        // The run is open by now.
+        // The run has been recorded by now.
         book.is_full.store(true, Ordering::SeqCst);
         events.push(event);
     }

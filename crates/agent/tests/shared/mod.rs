@@ -25,11 +25,11 @@ use futures_util::future::BoxFuture;
 use model::{ExposedName, NativeName, ServerName};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::llm::Llm;
+use testkit::llm::{Llm, turns};
 
 pub(crate) const KEY: &str = "sk-ant-test-key-0123456789";
 
-/// Awaits something that should happen soon.
+/// Awaits a future that should complete soon.
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     testkit::within(what, Duration::from_secs(20), future).await
 }
@@ -66,10 +66,10 @@ type Tool = Arc<dyn Fn(Raw) -> BoxFuture<'static, Answered> + Send + Sync>;
 pub(crate) struct TestServers {
     tools: Vec<(ServerTool, Tool)>,
     pub(crate) starts: AtomicUsize,
-    /// This many of the first starts fail.
+    /// How many of the first starts fail.
     pub(crate) failing_starts: AtomicUsize,
     pub(crate) stops: AtomicUsize,
-    /// Servers that are away.
+    /// Servers that are unavailable.
     pub(crate) missing: Mutex<Vec<Missing>>,
     pub(crate) calls: Mutex<Vec<ServerCall>>,
     /// Number of calls that were dropped before their end.
@@ -102,7 +102,7 @@ impl TestServers {
         })
     }
 
-    /// Marks exactly these servers as away from now on.
+    /// Makes exactly these servers unavailable from now on.
     pub(crate) fn away(&self, servers: &[&str]) {
         let missing = servers.iter().map(|server| Missing {
             server: server_name(server),
@@ -336,6 +336,11 @@ pub(crate) async fn set_with(
 }
 
 impl Set {
+    /// Scripts the model's next turn, and none after it.
+    pub(crate) async fn turn(&self, turn: Value) {
+        self.llm.script(&turns(&[turn])).await;
+    }
+
     /// Sends a message and returns all events.
     pub(crate) async fn say(&mut self, message: &str) -> Vec<ChatEvent> {
         within(
@@ -369,11 +374,18 @@ impl Set {
     }
 }
 
-/// All text of the model.
+/// Collects the values that `of` finds in the events.
+pub(crate) fn pick<'a, E, T, C: FromIterator<T>>(
+    events: &'a [E],
+    of: impl Fn(&'a E) -> Option<T>,
+) -> C {
+    events.iter().filter_map(of).collect()
+}
+
+/// All text that the model sent.
 pub(crate) fn said(events: &[ChatEvent]) -> String {
-    let texts = events.iter().filter_map(|event| match event {
+    pick(events, |event| match event {
         ChatEvent::TextDelta { text } => Some(text.as_str()),
         _ => None,
-    });
-    texts.collect()
+    })
 }

@@ -52,7 +52,7 @@ pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> St
     if diff.len() > MAX_DIFF_BYTES || secrets.len() > MAX_SECRETS {
         return format!("--- {file}\n+++ {file}\n@@ the change is too long to be shown @@\n");
     }
-    // Longer ones first: one may be a part of another.
+    // Longer secrets come first, because a secret may be a part of another one.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
         .iter()

@@ -26,7 +26,7 @@ use model::ProjectId;
 
 pub use self::{plan::Wish, record::token_file};
 use self::{plan::own, record::Records};
-use crate::{loop_detection::LoopDetection, registry, startup};
+use crate::{loop_detection::LoopDetection, server_files, startup};
 
 /// The name of Toolwharf's entry.
 const ENTRY_NAME: &str = "toolwharf";
@@ -64,7 +64,7 @@ pub enum Error {
         source: std::io::Error,
     },
     #[error(transparent)]
-    Servers(#[from] registry::Error),
+    Servers(#[from] server_files::Error),
 }
 
 fn known() -> String {
@@ -76,7 +76,7 @@ fn known() -> String {
 #[derive(Clone)]
 pub struct Clients {
     records: Records,
-    /// The command that starts Toolwharf with its servers and its data directory, given only the home directory.
+    /// `program` with `options` starts Toolwharf with the same servers and data directory, even if only `HOME` is set.
     program: String,
     options: Vec<String>,
     /// The gateway's address, if it is permanent.
@@ -100,13 +100,13 @@ pub struct Seen {
     pub client: &'static Client,
     file: PathBuf,
     state: State,
-    /// Why it is unusable.
+    /// Why the client is unusable.
     problem: Option<String>,
     /// It was connected by Toolwharf.
     is_recorded: bool,
     /// The view that it is connected to.
     project: Option<ProjectId>,
-    /// Its other servers.
+    /// The client's other servers.
     pub servers: Vec<String>,
 }
 
@@ -261,7 +261,7 @@ fn program() -> String {
     found.unwrap_or(real).display().to_string()
 }
 
-/// Options that select these files and this data directory, given only the home directory.
+/// The options that select these files and this data directory for a process in which only `HOME` is set.
 fn options(sources: &Sources, dir: &Path) -> Vec<String> {
     let home = |name: &str| startup::env(name).filter(|_| name == "HOME");
     let usual = Sources::locate(&[], &home).unwrap_or_default();

@@ -16,7 +16,7 @@ use super::{
     of, parsed,
     record::{Moved, Record},
 };
-use crate::{loop_detection::LoopDetection, registry, startup};
+use crate::{loop_detection::LoopDetection, server_files, startup};
 
 /// Placeholder for a token that does not exist yet.
 const PLACEHOLDER_TOKEN: &str = "twh_…";
@@ -260,10 +260,10 @@ impl Plan {
             skipped,
             off,
             ..
-        } = registry::movable(sources, myself, &own)?;
+        } = server_files::movable(sources, myself, &own)?;
         let is_off: HashSet<&str> = off.iter().map(|(name, _)| name.as_str()).collect();
         added.retain(|name| !is_off.contains(name.as_str()));
-        let other = "Toolwharf has another server of this name".to_owned();
+        let other = "Toolwharf already has a different server with this name".to_owned();
         let clashes = clashes.iter();
         let clashes = clashes.map(|name| (name.to_string(), other.clone()));
         let lacking = off.into_iter();

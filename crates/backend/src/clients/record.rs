@@ -163,7 +163,7 @@ mod tests {
             moved: Vec::new(),
         };
         let records = Records::new(&at("data"));
-        // A link to the folder, then one to a file in it.
+        // First the folder is a link, then a file in it.
         symlink(at("etc"), at("data/clients")).unwrap();
         lchown(at("data/clients"), Some(THEIRS), None).expect("run this as root");
         let refused = |error: Error| {

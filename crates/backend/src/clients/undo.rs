@@ -6,7 +6,7 @@ use model::ServerName;
 use super::{
     Clients, ENTRY_NAME, Error, blocking, diff, keys::Keyring, of, parsed, record::Record,
 };
-use crate::registry;
+use crate::server_files;
 
 /// The result of restoring the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Clients {
         let ours: Vec<_> = ours
             .filter(|(name, _)| !elsewhere.contains(*name))
             .collect();
-        Ok(registry::remove_unchanged(sources, &ours)?)
+        Ok(server_files::remove_unchanged(sources, &ours)?)
     }
 }
 

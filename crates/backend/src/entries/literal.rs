@@ -46,7 +46,7 @@ const SECRET_WORDS: &[&str] = &[
     "signature",
     "token",
 ];
-/// The same for endings of names that are written in one word (`clientSecret`, `dbpassword`).
+/// Endings that make the value a secret in names without separators (`clientSecret`, `dbpassword`).
 const SECRET_ENDINGS: &[&str] = &[
     "token",
     "secret",
@@ -104,7 +104,8 @@ pub struct Found {
     pub pointer: String,
     /// The variable, header, option or key that it belongs to, if it has a name.
     pub name: Option<String>,
-    /// Its name or its form indicates a secret. Other values of `env` and `headers` are hidden, too.
+    /// Whether the name or the form indicates a secret. If not, the value is a secret only because it is in `env` or
+    /// `headers`, where all values are.
     pub is_evident: bool,
 }
 

@@ -21,8 +21,8 @@ use super::{
 
 /// Time limit of the search for the shortest difference. After that, a longer one is returned.
 const DIFF_TIME: Duration = Duration::from_millis(200);
-/// Programs for which any argument may say what they run. For all others it is the first argument that is not an
-/// option.
+/// Programs for which any argument may say what they run. For all other programs, only the first argument that is not
+/// an option does.
 const RUNNERS: &[&str] = &[
     "bash", "bun", "cargo", "cmd", "deno", "docker", "dotnet", "env", "go", "nerdctl", "npm",
     "pnpm", "podman", "sh", "ssh", "sudo", "uv", "yarn", "zsh",
@@ -249,7 +249,7 @@ fn moved(before: &Value, after: &Value) -> Option<String> {
     };
     let (old, new) = (shown(&old), shown(&new));
     Some(match old == new {
-        true => format!("{old} now runs something else, or elsewhere"),
+        true => format!("{old} has another command, image or working directory"),
         false => format!("{old} became {new}"),
     })
 }
@@ -358,10 +358,8 @@ mod tests {
                 "toolwharf": { "login": { "clientSecret": MASK, "clientAuth": "none", "idp": { "client_secret": MASK } } },
             })
         );
-        assert_eq!(
-            restored(shown, Some(&entry)).expect("as it was shown"),
-            entry
-        );
+        let back = restored(shown, Some(&entry)).expect("as it was shown");
+        assert_eq!(back, entry);
         assert_eq!(difference(&entry, &entry), "");
     }
 
@@ -383,10 +381,8 @@ mod tests {
                 "url": "https://•••@h.example/mcp?key=•••&n=1&access_token=•••#x",
             })
         );
-        assert_eq!(
-            restored(shown, Some(&entry)).expect("as it was shown"),
-            entry
-        );
+        let back = restored(shown, Some(&entry)).expect("as it was shown");
+        assert_eq!(back, entry);
         let after = json!({ "url": "https://sk-5@h.example/mcp?key=sk-8&n=1&access_token=sk-7#x" });
         let diff = difference(&entry, &after);
         assert!(
@@ -421,8 +417,11 @@ mod tests {
     fn a_masked_value_goes_to_no_other_server() {
         let remote = |url: &str| json!({ "url": url, "headers": { "X-Key": MASK } });
         let run = |command: Value, args: Value| json!({ "command": command, "args": args, "env": { "K": MASK } });
-        let npx = |args: Value| run("npx".into(), args);
+        let npx = |args: &str| run("npx".into(), args.split(' ').collect());
+        let docker = |image: &str| run("docker".into(), json!(["run", image]));
+        let node = |file: &str| run(json!(["node", file]), json!([]));
         let login = |issuer: Value| json!({ "url": "https://h/", "login": { "issuer": issuer, "clientSecret": MASK } });
+        let evil = login("https://evil".into());
         let secret = |mut entry: Value| {
             for at in ["/headers/X-Key", "/env/K", "/login/clientSecret"] {
                 if let Some(value) = entry.pointer_mut(at) {
@@ -439,35 +438,15 @@ mod tests {
             (remote("https://h/a"), remote("https://evil/a"), false),
             (remote("https://h/a"), remote("https://h@evil/a"), false),
             (remote("https://h/a"), remote("https://${H}/a"), false),
-            (remote("https://h/a"), npx(json!(["x"])), false),
-            (
-                npx(json!(["-y", "a", "-v"])),
-                npx(json!(["-y", "a", "-q"])),
-                true,
-            ),
-            (npx(json!(["-y", "a"])), npx(json!(["-y", "b"])), false),
-            (
-                npx(json!(["-y", "a"])),
-                npx(json!(["--registry=http://evil", "-y", "a"])),
-                false,
-            ),
-            (
-                run("docker".into(), json!(["run", "a"])),
-                run("docker".into(), json!(["run", "b"])),
-                false,
-            ),
-            (
-                run(json!(["node", "a.js"]), json!([])),
-                run(json!(["node", "b.js"]), json!([])),
-                false,
-            ),
+            (remote("https://h/a"), npx("x"), false),
+            (npx("-y a -v"), npx("-y a -q"), true),
+            (npx("-y a"), npx("-y b"), false),
+            (npx("-y a"), npx("--registry=http://evil -y a"), false),
+            (docker("a"), docker("b"), false),
+            (node("a.js"), node("b.js"), false),
             (login("https://i".into()), login("https://i".into()), true),
-            (
-                login("https://i".into()),
-                login("https://evil".into()),
-                false,
-            ),
-            (login(Value::Null), login("https://evil".into()), false),
+            (login("https://i".into()), evil.clone(), false),
+            (login(Value::Null), evil, false),
         ] {
             let before = secret(before);
             let restored = restored(after.clone(), Some(&before));

@@ -4,8 +4,8 @@
 //! sign-ins, which the master key wraps), so that rotating the master key covers it. The ciphertext is bound to its
 //! owner and its place in the entry and cannot be decrypted anywhere else. References (`${NAME}`) are not encrypted.
 //!
-//! Earlier versions do not know the mark. While a replica of such a version runs, nothing is encrypted; [`migrate`]
-//! encrypts existing rows once the last one is gone.
+//! Earlier versions of Toolwharf do not know [`SEALED`]. While a replica of such a version runs, nothing is encrypted;
+//! [`migrate`] encrypts existing rows once the last such replica is gone.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use api::Wrong;
 use engine::secrets::DataKey;
 use model::{ProjectId, ServerName};
 use serde_json::Value;
-use store::{ProductRow, ServerRow, Store, WorkspaceRow};
+use store::{ProductRow, RegistrationRow, ServerRow, Store};
 
 use super::literal::{self, SEALED, escaped};
 use auth::sealed::{opened_text, sealed_text};
@@ -237,8 +237,8 @@ async fn sealed_all<'k>(
             note(store.server_seal(&id, updated_at, &sealed).await?);
         }
     }
-    for row in store.workspace_list_all().await? {
-        let WorkspaceRow {
+    for row in store.registration_list_all().await? {
+        let RegistrationRow {
             id,
             name,
             config,
@@ -248,7 +248,7 @@ async fn sealed_all<'k>(
         let project = hosted_by(&row);
         let sealed = sealing.seal(Owner::Hosted(project.as_ref(), name), config, None);
         if sealed != *config {
-            note(store.workspace_seal(id, *updated_at, &sealed).await?);
+            note(store.registration_seal(id, *updated_at, &sealed).await?);
         }
     }
     for ProductRow {
@@ -272,7 +272,7 @@ async fn sealed_all<'k>(
 }
 
 /// The project that a hosted server belongs to.
-pub fn hosted_by(row: &WorkspaceRow) -> Option<ProjectId> {
+pub fn hosted_by(row: &RegistrationRow) -> Option<ProjectId> {
     let id = row.project_id.as_ref()?;
     Some(ProjectId::parse(id).expect("the table refers to a project"))
 }

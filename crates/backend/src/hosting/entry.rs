@@ -7,9 +7,8 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},
-    num::NonZeroU32,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use api::Wrong;
@@ -17,11 +16,11 @@ use config::{
     self, MAX_ITEMS, MAX_TEXT_BYTES, Reader, Unfilled, Unknown, Variables, fits, is_variable, texts,
 };
 use model::{
-    Declared, Launch, LoginVariables, NativeName, Origin, Place, Program, ProjectId, Provider,
-    Reach, RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
+    Declared, Launch, LoginVariables, NativeName, Origin, Place, Program, ProjectId, Reach,
+    RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
 };
 use serde_json::{Map, Value, json};
-use store::WorkspaceRow;
+use store::RegistrationRow;
 
 #[cfg(feature = "kubernetes")]
 use super::Resource;
@@ -85,9 +84,9 @@ impl Entry {
     /// Parses a stored registration, fills in `secrets`, and adds the variables that were encrypted in its row.
     ///
     /// # Errors
-    /// If it is not readable.
+    /// All errors in it.
     pub(crate) fn kept(
-        row: &WorkspaceRow,
+        row: &RegistrationRow,
         secrets: &HashMap<String, String>,
         sealed: BTreeMap<String, String>,
     ) -> Result<ServerSpec, Vec<Wrong>> {
@@ -115,11 +114,15 @@ impl Entry {
     }
 
     pub(crate) fn launch(&self) -> &Launch {
-        self.spec.launch().expect("a registration is of a launch")
+        self.spec
+            .launch()
+            .expect("a registration always launches a server")
     }
 
     pub(crate) fn sandbox(&self) -> &Sandbox {
-        self.launch().sandbox().expect("it is in a sandbox")
+        self.launch()
+            .sandbox()
+            .expect("a registered server is always in a sandbox")
     }
 }
 
@@ -162,7 +165,7 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
                 "secret {names} of project `{project}` is not set: `toolwharf secret set {first} --project {project}`"
             ),
             None => format!(
-                "{names} must be a secret of a project, but the server belongs to none: register it with `project`"
+                "{names} must be a secret of a project, but the server belongs to no project: register it with `project`"
             ),
         });
     }
@@ -182,33 +185,17 @@ fn with_sealed(mut spec: ServerSpec, sealed: BTreeMap<String, String>) -> Server
 pub(super) const DISABLED_TOOLS: &str = "disabled_tools";
 
 /// The fields of a registration, apart from `name` and `project`.
-pub const KEYS: &[&str] = &[
-    "description",
-    "image",
-    "command",
-    "args",
-    "stdio_bridge",
-    "restart_policy",
-    "ports",
-    "path",
-    "environment",
-    "volumes",
-    "mounts",
-    "show",
-    "hide",
-    "resource_limits",
-    "provider",
-    "network",
-    "start",
-    "heartbeat",
-    "call_timeout_ms",
-    "start_timeout_ms",
-    "max_concurrency",
-    "enabled",
-    DISABLED_TOOLS,
-];
+pub static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let others = ["name", "project", "toolwharf"];
+    let is_other = |key: &&str| {
+        let mut names = ENTRY_NAMES.iter();
+        others.contains(key) || names.any(|(theirs, _)| theirs == key)
+    };
+    let keys = config::keys_at("/Registration/properties");
+    keys.filter(|key| !is_other(key)).collect()
+});
 
-/// Fields with another name in entries.
+/// Fields with another name in entries: the name in an entry, and the name in a registration.
 const ENTRY_NAMES: [(&str, &str); 4] = [
     ("env", "environment"),
     ("port", "ports"),
@@ -248,20 +235,6 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
         }
         places.push((format!("/{word}"), place));
         ours.entry(word).or_insert(value);
-    }
-    let limits = ours.get_mut("resource_limits");
-    let limits = limits.and_then(Value::as_object_mut);
-    let of_limits = places.iter().find(|(word, _)| word == "/resource_limits");
-    let place = of_limits.map_or("", |(_, place)| place.as_str()).to_owned();
-    let mut moved = Vec::new();
-    if let Some(limits) = limits {
-        for key in ["provider", "show", "hide"] {
-            moved.extend(limits.remove(key).map(|value| (key, value)));
-        }
-    }
-    for (key, value) in moved {
-        places.push((format!("/{key}"), format!("{place}/{key}")));
-        ours.entry(key).or_insert(value);
     }
     (ours, places)
 }
@@ -315,7 +288,7 @@ fn read(
     project: Option<&ProjectId>,
     mut reader: Reader<'_>,
 ) -> Option<ServerSpec> {
-    reader.known(KEYS);
+    reader.known(&KEYS);
     if let Some(Value::String(text)) = reader.get("description")
         && text.len() > MAX_TEXT_BYTES
     {
@@ -327,31 +300,17 @@ fn read(
     let program = program(&mut reader)?;
     let mut sandbox = Sandbox::new(id);
     let has_streams = reader.flag("stdio_bridge").unwrap_or(true);
-    config::ports(&mut reader, &mut sandbox);
+    let is_image = matches!(program, Program::Image { .. });
+    config::sandbox(&mut reader, "resource_limits", is_image, &mut sandbox);
     if !has_streams && sandbox.ports.is_empty() && reader.get("ports").is_none_or(Value::is_array) {
         reader.wrong(
             "ports",
-            "a server without `stdio_bridge` needs the port that it listens on",
+            "must contain the port that the server listens on, because `stdio_bridge` is false",
         );
     }
     let path = config::path(&mut reader);
     let env = environment(&mut reader);
     let login = login(&mut reader, &program, &env);
-    config::volumes(&mut reader, &mut sandbox);
-    config::shown(&mut reader, &mut sandbox);
-    if matches!(program, Program::Image { .. }) {
-        for key in ["show", "hide"] {
-            if reader.get(key).is_some() {
-                reader.wrong(key, config::SHOWN_ONLY_TO_COMMANDS);
-            }
-        }
-    }
-    if let Some(mut reader) = reader.inner("resource_limits") {
-        reader.known(&["cpu", "memory", "disk", "pids", "strict"]);
-        config::limits(&mut reader, &mut sandbox);
-    }
-    sandbox.network = config::network(&mut reader);
-    sandbox.provider = reader.word::<Provider>("provider");
     let restart = reader.word::<RestartPolicy>("restart_policy");
     let heartbeat = config::heartbeat(&mut reader);
     let launch = Launch {
@@ -365,17 +324,8 @@ fn read(
     };
     let mut spec = ServerSpec::new(name.clone(), Origin::Launch(Arc::new(launch)));
     (spec.declared, spec.owner) = (Declared::Registered, project.cloned());
-    spec.lazy = config::start(&mut reader);
     (spec.restart, spec.heartbeat) = (Some(restart.unwrap_or_default()), heartbeat);
-    if let Some(time) = reader.time("call_timeout_ms") {
-        spec.call_timeout = time;
-    }
-    if let Some(time) = reader.time("start_timeout_ms") {
-        spec.start_timeout = time;
-    }
-    spec.max_concurrency = reader
-        .number("max_concurrency", 1..=10_000)
-        .and_then(|number| NonZeroU32::new(u32::try_from(number).ok()?));
+    config::options(&mut reader, &mut spec);
     let tool = |value: &Value| Some(NativeName::new(value.as_str()?));
     let off = reader.list(DISABLED_TOOLS, "must be the name of a tool", tool);
     spec.disabled_tools = off.into_iter().flatten().collect();
@@ -406,7 +356,7 @@ fn program(reader: &mut Reader<'_>) -> Option<Program> {
                     args: words.chain(args.into_iter().flatten()).collect(),
                 }),
                 None => {
-                    reader.wrong("command", "must begin with a program");
+                    reader.wrong("command", "must begin with the name of a program");
                     None
                 }
             }
@@ -477,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read_as_the_registration_that_means_the_same() {
+    fn an_entry_and_the_registration_with_the_same_meaning_are_equal() {
         let registration = json!({
             "name": "s", "command": "x", "args": ["-v"], "environment": {"K": "v"}, "volumes": ["/v"],
             "resource_limits": {"memory": "64M"}, "provider": "process", "restart_policy": "no",
@@ -497,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_where_it_stands() {
+    fn each_error_has_the_place_of_its_field() {
         let body = json!({
             "name": "s", "command": "x", "env": {"A-B": "v"}, "port": 0,
             "toolwharf": {"sandbox": {"memory": "lots", "provider": "docker"}, "restart": "maybe"},

@@ -9,9 +9,9 @@ use engine::secrets::{CannotOpen, DataKey, Sealed};
 use model::ServerName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::WorkspaceRow;
+use store::RegistrationRow;
 
-/// Its key in a row.
+/// The key of the resource in a stored registration.
 pub(super) const RESOURCE: &str = "kubernetes";
 
 /// The resource that declares a server. It has the server's name.
@@ -19,7 +19,7 @@ pub(super) const RESOURCE: &str = "kubernetes";
 pub struct Resource {
     pub namespace: String,
     pub uid: String,
-    /// The uid of its definition. A definition that is created again has another one.
+    /// The uid of its definition. A definition that is deleted and created again has another uid.
     pub definition: String,
     /// Encrypted values of variables, as hexadecimal digits.
     secrets: Option<[String; 2]>,
@@ -35,7 +35,7 @@ impl Resource {
         secrets: &BTreeMap<String, String>,
         key: &DataKey,
     ) -> Self {
-        let text = serde_json::to_string(secrets).expect("a map of texts is JSON");
+        let text = serde_json::to_string(secrets).expect("a map of strings is valid JSON");
         let sealed = key.seal_login(&place(namespace, name), &text);
         let secrets = (!secrets.is_empty())
             .then(|| [hex::encode(&sealed.nonce), hex::encode(&sealed.sealed)]);
@@ -48,7 +48,7 @@ impl Resource {
     }
 
     /// The resource that declares a row's server, if any.
-    pub fn of(row: &WorkspaceRow) -> Option<Self> {
+    pub fn of(row: &RegistrationRow) -> Option<Self> {
         Self::deserialize(row.config.get(RESOURCE)?).ok()
     }
 
@@ -76,7 +76,7 @@ impl Resource {
 
     #[cfg(feature = "kubernetes")]
     pub(super) fn to_value(&self) -> Value {
-        serde_json::to_value(self).expect("it is of texts")
+        serde_json::to_value(self).expect("all fields are strings")
     }
 }
 
@@ -85,7 +85,7 @@ fn place<'a>(namespace: &'a str, name: &'a ServerName) -> [&'a str; 3] {
 }
 
 /// A registration as it was submitted.
-pub fn given(row: &WorkspaceRow) -> Value {
+pub fn given(row: &RegistrationRow) -> Value {
     let mut config = row.config.clone();
     if let Some(members) = config.as_object_mut() {
         members.remove(RESOURCE);

@@ -32,7 +32,7 @@ const RENEWAL_LEASE: Duration = Duration::from_secs(45);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Delay between attempts to store what an issuer returned.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Within this time, a server that refuses tokens causes at most one new one.
+/// Within this time, a server that refuses tokens causes at most one request for a new token.
 const RETRY_WINDOW: Duration = Duration::from_secs(30);
 /// Maximum bytes of an assertion file.
 const MAX_ASSERTION_BYTES: u64 = 64 * 1024;
@@ -53,8 +53,8 @@ pub(super) struct Credential {
 }
 
 enum State {
-    /// Not looked up yet, or a new sign-in is needed. Looked up each time, since the sign-in may happen in another
-    /// process.
+    /// The credential was not looked up yet, or a new sign-in is needed. It is looked up each time, since the sign-in
+    /// may happen in another process.
     Unknown,
     /// No caller has signed in.
     Absent,
@@ -74,7 +74,7 @@ struct Held {
 #[derive(Default)]
 struct Wanted {
     challenge: Challenge,
-    /// Set if it has refused a request.
+    /// True if the server has refused a request.
     is_refused: bool,
     /// When a token was last requested because the server refused one.
     tried_again: Option<Instant>,
@@ -239,7 +239,7 @@ impl Credential {
         if self.is_borrowed() {
             return match self.lender(&logins).await {
                 Ok(lender) => Box::pin(lender.renewed(refused)).await,
-                // The server may answer requests without a token, for what everyone may see.
+                // The server may answer requests without a token if their results are visible to everyone.
                 Err(_) if refused.is_none() => Ok(None),
                 Err(error) => Err(error),
             };
@@ -397,7 +397,7 @@ impl Credential {
                 let held =
                     Held::of(&stored.tokens, None).filter(|held| !held.is_over() && !is_refused);
                 match held {
-                    // It is still valid for a while, and not every request should wait for the issuer.
+                    // The token is still valid for a while, and not every request should wait for the issuer.
                     Some(mut held) => {
                         let access = held.access.clone();
                         let again = oauth::now() + RETRY_SECONDS;
@@ -434,7 +434,7 @@ impl Credential {
             if has_lost || Instant::now() >= give_up {
                 tracing::error!(server = %self.id.server, "cannot save the renewed sign-in: {error:#}");
                 return Err(passing(
-                    "its renewed access token cannot be kept; see the log",
+                    "its renewed access token cannot be saved; see the log",
                 ));
             }
             tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -468,12 +468,16 @@ impl Credential {
                 client,
             })
         };
-        let stored = obtained
-            .await
-            .map_err(|error: oauth::Error| passing(&format!("it gets no access token: {error}")))?;
+        let stored = obtained.await.map_err(|error: oauth::Error| {
+            passing(&format!(
+                "Toolwharf cannot get an access token for it: {error}"
+            ))
+        })?;
         self.keep(logins, version, &stored).await?;
         let held = self.hold(&stored.tokens, Some(Instant::now()));
-        held.ok_or_else(|| passing("the issuer gave a token that cannot be sent"))
+        held.ok_or_else(|| {
+            passing("the issuer's access token has characters that a header cannot contain")
+        })
     }
 
     /// Records that a user must sign in again.
@@ -494,7 +498,7 @@ impl Credential {
     async fn refused(self: Arc<Self>, used: Option<Access>, said: &str) -> Result<Access, SignIn> {
         let challenge = Challenge::parse(said);
         if self.is_borrowed() {
-            // The next sign-in uses it.
+            // The next sign-in uses this challenge.
             self.wanted().challenge = challenge;
             let Some(logins) = self.logins.upgrade() else {
                 return Err(passing("the gateway is stopping"));
@@ -510,7 +514,9 @@ impl Credential {
             (wanted.challenge, wanted.is_refused) = (challenge, true);
         }
         if self.is_in_vain(used.as_ref()) {
-            return Err(self.needed("it refuses the access token that its issuer has just given"));
+            return Err(
+                self.needed("the server refuses the access token that its issuer has just given")
+            );
         }
         match self.clone().renewed(used).await? {
             Some(access) => Ok(access),
@@ -653,7 +659,7 @@ async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oau
     }
 }
 
-/// A temporary error, which a sign-in does not fix.
+/// A temporary error. A new sign-in would not fix it.
 fn passing(why: &str) -> SignIn {
     SignIn {
         reason: why.into(),

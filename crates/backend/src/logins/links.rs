@@ -34,7 +34,7 @@ const MAX_ATTEMPTS: u32 = 5;
 
 /// Time for which repeated requests get the same link. Calls that fail at the same time then lead to one link.
 const SAME_LINK_TTL: Duration = Duration::from_secs(30);
-/// Maximum links that are remembered for that.
+/// Maximum links that are remembered for [`SAME_LINK_TTL`].
 const MAX_REMEMBERED: usize = 1000;
 
 /// The way to sign in.
@@ -130,11 +130,11 @@ impl Whose {
     }
 }
 
-/// Makes the text of a link.
+/// Makes the encrypted part of a link, which names the caller, the server and the expiry.
 fn offer(tickets: &Tickets, whose: Whose) -> String {
     let until = store::now().timestamp() + LINK.as_secs() as i64;
     let text = serde_json::to_string(&Offer { whose, until });
-    tickets.seal(&text.expect("it has no maps"))
+    tickets.seal(&text.expect("an offer contains no maps"))
 }
 
 /// The contents of a link, unless it has expired.
@@ -143,7 +143,7 @@ fn offered(tickets: &Tickets, id: &str) -> Option<Whose> {
     (offer.until > store::now().timestamp()).then_some(offer.whose)
 }
 
-/// The origin of a redirect.
+/// The sender of a redirect: a browser with these cookies, or the caller of the API with this id.
 pub(super) enum Bringer<'a> {
     Browser(Vec<&'a str>),
     Caller(&'a str),
@@ -313,8 +313,8 @@ impl Logins {
         }
     }
 
-    /// Finds and removes the sign-in that a redirect belongs to. `cookies` must contain its secret, or the caller must
-    /// be the one who requested it.
+    /// Finds and removes the sign-in that a redirect belongs to. A browser's cookies must contain the secret of the
+    /// sign-in. A caller must be the one who requested it.
     async fn back(&self, state: &str, whose: &Bringer<'_>) -> Result<Option<Away>, oauth::Error> {
         let tickets = self.tickets()?;
         let (kind, secrets) = match whose {
@@ -527,7 +527,9 @@ fn unkept<E>(_: E) -> oauth::Error {
 }
 
 fn no_way_back() -> oauth::Error {
-    let what = "a browser needs a running gateway to return to: start `toolwharf serve`".to_owned();
+    let what =
+        "a sign-in needs a running gateway, which receives the redirect: start `toolwharf serve`"
+            .to_owned();
     oauth::Error {
         code: Code::Unsupported,
         what,

@@ -96,7 +96,7 @@ pub struct Logins {
     store: Store,
     master: Arc<Master>,
     http: HttpClient,
-    /// For the sign-ins of servers whose author is not trusted.
+    /// The HTTP client for sign-ins to servers whose author is not trusted.
     public_http: HttpClient,
     key: OnceCell<DataKey>,
     gateway: OnceLock<Gateway>,
@@ -437,7 +437,8 @@ impl Logins {
         let server = server.clone();
         self.tasks.spawn(async move {
             if let Some(server) = gateway.fleet().get(&server).cloned() {
-                // Calls that fail because the sign-in is missing get that error first, not that the server has stopped.
+                // Waits until calls that fail for lack of a sign-in have returned that error. Otherwise they would
+                // report that the server has stopped.
                 server.idle(CLOSE_TIMEOUT).await;
                 server.command(order).await;
             }
@@ -483,7 +484,7 @@ impl engine::Logins for Logins {
     }
 }
 
-/// Requests to issuers and for metadata.
+/// The HTTP client for requests to issuers, and for a server's metadata.
 struct Http<'a>(&'a HttpClient);
 
 impl oauth::Http for Http<'_> {

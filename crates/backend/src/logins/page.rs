@@ -1,6 +1,6 @@
 //! The web pages of a sign-in to a server: the link, and the redirect back from the issuer.
 //!
-//! A link opens a page with one button, so that a program that only previews links does not use one up. If other
+//! A link opens a page with one button, so that a program that only previews links does not use up the link. If other
 //! machines can connect, the page asks for the key of the caller who requested the sign-in: for anyone else the link is
 //! useless.
 //!

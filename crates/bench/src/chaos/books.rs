@@ -20,7 +20,7 @@ pub(super) enum Ended {
     Good,
     /// An error with this reason.
     Failed(String),
-    /// The response to another call, or an unreadable one.
+    /// The response is unreadable or belongs to another call.
     Wrong(String),
     /// The connection to the gateway broke.
     Broken(String),
@@ -40,51 +40,42 @@ impl fmt::Display for Ended {
     }
 }
 
-/// A client's account: for each of its calls, the server and the outcome.
-pub(super) struct Client {
-    pub(super) number: usize,
-    pub(super) ended: Vec<(usize, Ended)>,
-}
-
 /// One call, as seen by all three parties.
 struct Call {
     server: usize,
     ended: Ended,
-    /// Number of times that the server carried it out.
+    /// Number of times that the server carried out the call.
     executed: u32,
-    /// The status of each audit record of it.
+    /// The status of each audit record of the call.
     recorded: Vec<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Books {
-    /// By the unique text of the call.
+    /// All calls, by their unique text.
     calls: HashMap<String, Call>,
-    /// Lines of servers and audit records that do not belong to a call.
+    /// Lines of the servers' files and audit records that do not belong to a known call.
     unexplained: Vec<String>,
 }
 
 impl Books {
-    pub(super) fn client(&mut self, client: Client) {
-        for (n, (server, ended)) in client.ended.into_iter().enumerate() {
+    /// Adds the account of a client: for each of its calls, the server and the outcome.
+    pub(super) fn client(&mut self, number: usize, calls: Vec<(usize, Ended)>) {
+        for (n, (server, ended)) in calls.into_iter().enumerate() {
             let call = Call {
                 server,
                 ended,
                 executed: 0,
                 recorded: Vec::new(),
             };
-            self.calls.insert(format!("c{}-{n}", client.number), call);
+            self.calls.insert(format!("c{number}-{n}"), call);
         }
     }
 
     /// Reads the file that a server wrote.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read.
     pub(super) fn ledger(&mut self, file: &Path) -> anyhow::Result<()> {
         let text = match fs::read_to_string(file) {
-            // The server has carried out no call.
+            // The file does not exist until the server has carried out a call.
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text?,
         };
@@ -100,15 +91,11 @@ impl Books {
     }
 
     /// Reads all audit records.
-    ///
-    /// # Errors
-    ///
-    /// A request to the gateway failed.
     pub(super) async fn audit(&mut self, api: &mut Api) -> anyhow::Result<()> {
-        let mut by_digest: HashMap<[u8; 32], &mut Call> = HashMap::with_capacity(self.calls.len());
+        let mut by_digest: HashMap<Vec<u8>, &mut Call> = HashMap::with_capacity(self.calls.len());
         for (name, call) in &mut self.calls {
             let digest = Sha256::digest(arguments(call.server, name));
-            by_digest.insert(digest.into(), call);
+            by_digest.insert(digest.to_vec(), call);
         }
         let mut after = String::new();
         loop {
@@ -117,7 +104,8 @@ impl Books {
             for row in page["calls"].as_array().into_iter().flatten() {
                 let digest = row["arguments_digest"].as_str().unwrap_or_default();
                 let status = row["status"].as_str().unwrap_or_default();
-                match unhex(digest).and_then(|digest| by_digest.get_mut(&digest)) {
+                let digest = hex::decode(digest).unwrap_or_default();
+                match by_digest.get_mut(&digest) {
                     Some(call) => call.recorded.push(status.to_owned()),
                     None => self.unexplained.push(format!("the audit has {row}")),
                 }
@@ -152,20 +140,15 @@ impl Books {
     }
 
     pub(super) fn promises(&self) -> Vec<Promise> {
-        let against = |wrong: &dyn Fn(&Call) -> bool| {
+        let promise = |says, wrong: &dyn Fn(&Call) -> bool| {
             let found = self.calls.iter().filter(|(_, call)| wrong(call));
-            found
-                .map(|(name, call)| {
-                    format!(
-                        "{name} at s{} {}, carried out {} times, recorded as {:?}",
-                        call.server, call.ended, call.executed, call.recorded
-                    )
-                })
-                .collect::<Vec<_>>()
-        };
-        let promise = |says, wrong: &dyn Fn(&Call) -> bool| Promise {
-            says,
-            against: against(wrong),
+            let against = found.map(|(name, call)| {
+                format!(
+                    "{name} at s{} {}, carried out {} times, recorded as {:?}",
+                    call.server, call.ended, call.executed, call.recorded
+                )
+            });
+            Promise::new(says, against)
         };
         vec![
             promise("every call ended in time, with its own response", &|call| {
@@ -192,18 +175,12 @@ impl Books {
                     })
                 },
             ),
-            Promise {
-                says: "nothing was carried out or recorded without a call",
-                against: self.unexplained.clone(),
-            },
+            Promise::new(
+                "nothing was carried out or recorded without a call",
+                self.unexplained.clone(),
+            ),
         ]
     }
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    hex::decode_to_slice(text, &mut bytes).ok()?;
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -249,12 +226,5 @@ mod tests {
         ] {
             assert!(broken.contains(says), "{broken:?}: {says}");
         }
-    }
-
-    #[test]
-    fn a_digest_is_read() {
-        assert_eq!(unhex(&"0f".repeat(32)), Some([15; 32]));
-        assert_eq!(unhex("0f"), None);
-        assert_eq!(unhex(&"xx".repeat(32)), None);
     }
 }

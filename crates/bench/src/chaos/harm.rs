@@ -42,15 +42,16 @@ const HARMS: [(&str, u32); 16] = [
 ];
 const TOTAL_SHARES: u32 = 100;
 
-/// What was done.
+/// The harms done so far.
 #[derive(Default)]
 pub(super) struct Harmed {
     pub(super) done: BTreeMap<&'static str, u64>,
-    /// Actions that did not end in time.
+    /// Harms that did not end in time.
     pub(super) overdue: Vec<String>,
 }
 
-/// Harms servers until it is asked to stop, and resumes those that hang.
+/// Harms servers while `going` is true. Then waits until the harms in progress have ended; these resume suspended
+/// servers.
 pub(super) async fn go_on(
     place: &Arc<Place>,
     seed: u64,
@@ -115,30 +116,27 @@ async fn harm(place: &Place, what: &str, server: usize, time: Duration) {
         "half a line" => tool(place, server, "unterminated", json!({})).await,
         "silence" => tool(place, server, "never", json!({})).await,
         "twice" => tool(place, server, "twice", json!({})).await,
-        // Only at a server that takes one call at a time. A server with several calls in flight can always answer one
-        // with the result of another, since all of them are its own calls.
+        // Forges responses only at a server that takes one call at a time. If a server with several calls in flight
+        // answers one of them with the result of another, nobody can detect that.
         _ => tool(place, server & !1, "forge", json!({ "answer": true })).await,
     };
     drop(done);
 }
 
 async fn tool(place: &Place, server: usize, name: &str, arguments: Value) -> anyhow::Result<()> {
-    let path = format!("/mcp/servers/s{server}/call");
-    let call =
-        json!({ "method": "tools/call", "params": { "name": name, "arguments": arguments } });
-    place.api().await?.ask("POST", &path, &call).await?;
+    let mut api = place.part.api().await?;
+    api.call(&format!("s{server}"), name, &arguments).await?;
     Ok(())
 }
 
 async fn orders(place: &Place, what: &str, server: usize) -> anyhow::Result<()> {
-    let mut api = place.api().await?;
+    let mut api = place.part.api().await?;
     let orders: &[&str] = match what {
         "restart" => &["restart"],
         _ => &["stop", "start"],
     };
     for order in orders {
-        let path = format!("/mcp/servers/s{server}/{order}");
-        api.ask("POST", &path, &Value::Null).await?;
+        api.order(&format!("s{server}"), order).await?;
     }
     Ok(())
 }
@@ -151,14 +149,7 @@ async fn hang(server: usize, time: Duration) -> anyhow::Result<()> {
 }
 
 fn signal(server: usize, signal: Signal) -> anyhow::Result<Pid> {
-    let wanted = format!("{NAME_VARIABLE}=s{server}\0");
-    let found = proc::with_variable(&wanted)?.into_iter().find(|pid| {
-        // The shim that starts the server has the variable, too, but another name.
-        let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        comm.starts_with(b"testkit-scripte")
-    });
-    let pid = found.context("it does not run")?;
-    let pid = Pid::from_raw(pid.cast_signed()).context("no process has this id")?;
+    let pid = proc::hosted(&format!("{NAME_VARIABLE}=s{server}"), "testkit-scripte")?;
     kill_process(pid, signal)?;
     Ok(pid)
 }

@@ -28,10 +28,6 @@ struct Server {
 }
 
 /// Serves on `listen` until the process exits.
-///
-/// # Errors
-///
-/// The address cannot be bound.
 pub(crate) async fn run(options: &Options, listen: &str) -> anyhow::Result<()> {
     let server = Arc::new(Server {
         echo: Echo::new(options),

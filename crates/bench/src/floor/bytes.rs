@@ -1,4 +1,4 @@
-//! The floor for responses from memory: every `POST` gets the same result, with the id of the request.
+//! The baseline for responses from memory: every `POST` gets the same result, with the id of the request.
 
 use std::path::Path;
 
@@ -13,10 +13,6 @@ use crate::frame::IdOnly;
 use crate::serve;
 
 /// Serves the JSON value in `file` as the result of every request, until the process exits.
-///
-/// # Errors
-///
-/// The file cannot be read or the address cannot be bound.
 pub(crate) async fn run(file: &Path, listen: &str) -> anyhow::Result<()> {
     let result = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let tail: Bytes = [br#","result":"#.as_slice(), &result, b"}"].concat().into();
@@ -37,7 +33,7 @@ async fn answer(request: Request<Incoming>, tail: Bytes) -> Response<Full<Chain<
         return empty(StatusCode::ACCEPTED);
     };
     let head = [br#"{"jsonrpc":"2.0","id":"#, id.get().as_bytes()].concat();
-    // Chained, so that the large part is sent from memory without a copy.
+    // The two parts are chained, so that the large part is sent from memory without a copy.
     serve::json(Full::new(Bytes::from(head).chain(tail)))
 }
 

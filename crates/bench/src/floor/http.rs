@@ -1,5 +1,4 @@
-//! The floor in front of an HTTP server: passes on head and body unchanged through a pooled client, and the response
-//! likewise.
+//! The baseline for an HTTP server: forwards requests and responses unchanged, through a pooled client.
 
 use ::bytes::Bytes;
 use ::http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
@@ -16,10 +15,6 @@ use crate::serve;
 type Upstream = Client<HttpConnector, Full<Bytes>>;
 
 /// Serves on `listen` in front of `upstream` until the process exits.
-///
-/// # Errors
-///
-/// The address cannot be bound.
 pub(crate) async fn run(upstream: &str, listen: &str) -> anyhow::Result<()> {
     let uri: Uri = upstream
         .parse()

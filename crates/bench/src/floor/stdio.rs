@@ -1,7 +1,7 @@
-//! The floor in front of a stdio server: a line multiplexer.
+//! The baseline for a stdio server: a line multiplexer.
 //!
-//! Every request gets a unique u64 id. One task writes all queued output at once. Another task reads large blocks, and
-//! passes each response to the request with its id, with the client's id restored.
+//! Every request gets a unique u64 id. One task writes all queued output at once. Another task reads large blocks,
+//! finds the request of each response by its id, and returns the response with the client's id restored.
 //!
 //! Bounds: each connection has one request outstanding, so queued output and pending requests are limited by the number
 //! of clients. No deadline is set: if the child exits, so does this process.
@@ -20,11 +20,8 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
-use crate::frame::{IdOnly, decimal, with_id};
+use crate::frame::{IdOnly, LineBuffer, with_id};
 use crate::serve;
-
-const LINE_LIMIT: usize = 64 << 20;
-const READ_SIZE: usize = 64 << 10;
 
 #[derive(Default)]
 struct Lines {
@@ -93,7 +90,9 @@ async fn answer(lines: Arc<Lines>, request: Request<Incoming>) -> Response<Full<
     lines.with(|state| {
         state.last_id += 1;
         let own_id = state.last_id;
-        with_id(&mut state.output, &body, id, decimal(own_id, &mut [0; 20]));
+        let mut number = itoa::Buffer::new();
+        let number = number.format(own_id).as_bytes();
+        with_id(&mut state.output, &body, id, number);
         state.output.push(b'\n');
         let answer = sender;
         state.waiting.insert(own_id, Waiting { client_id, answer });
@@ -115,31 +114,12 @@ async fn write(lines: Arc<Lines>, mut stdin: ChildStdin) -> anyhow::Result<()> {
 }
 
 async fn read(lines: Arc<Lines>, mut stdout: ChildStdout) -> anyhow::Result<()> {
-    let mut input = vec![0; READ_SIZE];
-    let mut filled = 0;
+    let mut input = LineBuffer::new();
     loop {
-        if filled == input.len() {
-            anyhow::ensure!(
-                filled < LINE_LIMIT,
-                "a line is longer than {LINE_LIMIT} bytes"
-            );
-            input.resize(filled * 2, 0);
-        }
-        let n = stdout
-            .read(&mut input[filled..])
-            .await
-            .context("the child's stdout")?;
+        let n = stdout.read(input.free()?).await;
+        let n = n.context("the child's stdout")?;
         anyhow::ensure!(n > 0, "the child closed its stdout");
-        let searched = filled;
-        filled += n;
-        let mut start = 0;
-        for end in memchr::memchr_iter(b'\n', &input[searched..filled]) {
-            let end = searched + end;
-            deliver(&lines, &input[start..end]);
-            start = end + 1;
-        }
-        input.copy_within(start..filled, 0);
-        filled -= start;
+        input.take(n, |line| deliver(&lines, line));
     }
 }
 
@@ -154,7 +134,7 @@ fn deliver(lines: &Lines, line: &[u8]) {
     };
     let mut answer = Vec::new();
     with_id(&mut answer, line, id, &waiting.client_id);
-    // Fails if the client has disconnected.
+    // Sending fails if the client has disconnected.
     let _ = waiting.answer.send(answer);
 }
 

@@ -1,4 +1,4 @@
-//! A client of the gateway's REST API, as far as the cases need it.
+//! A minimal client of the gateway's REST API, with the requests that the cases need.
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use http::uri::{Authority, Uri};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::SendRequest;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::client;
@@ -19,16 +19,12 @@ pub(crate) struct Api {
     authority: Authority,
     bearer: String,
     sender: SendRequest<Full<Bytes>>,
-    /// Owns the connection's task, which ends with this value.
+    /// Owns the connection's task, which is aborted when this value is dropped.
     _connection: JoinSet<()>,
 }
 
 impl Api {
     /// Connects to the gateway whose MCP endpoint is `url`.
-    ///
-    /// # Errors
-    ///
-    /// The connection failed.
     pub(crate) async fn connect(url: &str, token: &str) -> anyhow::Result<Self> {
         let uri: Uri = url.parse()?;
         let authority = uri.authority().context("the URL has no authority")?;
@@ -52,10 +48,6 @@ impl Api {
     }
 
     /// Sends a request and returns the complete response.
-    ///
-    /// # Errors
-    ///
-    /// The connection broke.
     pub(crate) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -91,5 +83,31 @@ impl Api {
             String::from_utf8_lossy(&body[..body.len().min(500)])
         );
         Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Registers a hosted server, without waiting until it runs.
+    pub(crate) async fn register(&mut self, entry: &Value) -> anyhow::Result<()> {
+        self.ask("POST", "/mcp/servers?wait=false", entry).await?;
+        Ok(())
+    }
+
+    /// Calls a tool of a hosted server.
+    pub(crate) async fn call(
+        &mut self,
+        server: &str,
+        tool: &str,
+        arguments: &Value,
+    ) -> anyhow::Result<Value> {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let call = json!({ "method": "tools/call", "params": params });
+        let path = format!("/mcp/servers/{server}/call");
+        self.ask("POST", &path, &call).await
+    }
+
+    /// Starts, stops or restarts a hosted server.
+    pub(crate) async fn order(&mut self, server: &str, order: &str) -> anyhow::Result<()> {
+        let path = format!("/mcp/servers/{server}/{order}");
+        self.ask("POST", &path, &Value::Null).await?;
+        Ok(())
     }
 }

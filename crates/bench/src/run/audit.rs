@@ -1,11 +1,12 @@
-//! The cost of recording calls: compares the gateway with itself, with `[audit] enabled = false` as the floor.
+//! The cost of recording calls: compares the gateway with itself, with `[audit] enabled = false` as the baseline.
 //!
-//! The lower limit for recording is the disk. Each call is made durable twice, the intent before the server receives it
-//! and the outcome before the caller does, so a single client waits for the disk twice. One wait is measured during the
-//! same minutes, as the time to append 4 KiB to a file in a temporary directory and call `fdatasync`.
+//! The disk limits how fast calls can be recorded. Each call causes two durable writes: the intent before the server
+//! receives the call, and the outcome before the caller receives it. A single client therefore waits for the disk
+//! twice. The time of one wait is measured during the same minutes, as the time to append 4 KiB to a file in a
+//! temporary directory and call `fdatasync`.
 //!
-//! Postgres is measured if `TOOLWHARF_TEST_POSTGRES` names one. There is no bound, since it depends on how often that
-//! server waits for its disk; the one of `cargo xtask postgres` never does.
+//! Postgres is measured if `TOOLWHARF_TEST_POSTGRES` has the URL of a server. There is no bound for Postgres, since the
+//! result depends on how often that server waits for its disk. The server of `cargo xtask postgres` never waits.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -17,8 +18,8 @@ use testkit::postgres;
 use tokio::time::Instant;
 
 use super::calls::{
-    self, Case, Chain, Figure, NO_AUDIT, Pair, Side, Transport, case, figure, interleave,
-    through_product,
+    self, CPU_OF_ONE, Case, Chain, Figure, NO_AUDIT, Pair, Side, Transport, case, cpu, interleave,
+    p50, p99, rate, through_product,
 };
 use super::load::Round;
 use super::report::{Bound, Row, median};
@@ -26,9 +27,9 @@ use super::{Driver, Product};
 use crate::echo::Era;
 
 const CLIENTS: usize = 64;
-/// Recorded calls per second that are sufficient, however many there are without records.
+/// Rate of recorded calls per second that always suffices, regardless of the rate without records.
 const ENOUGH_CALLS_PER_SECOND: f64 = 5_000.0;
-/// Otherwise, the required share of the calls per second without records.
+/// Below [`ENOUGH_CALLS_PER_SECOND`], the required share of the rate without records.
 const MIN_SHARE: f64 = 0.7;
 /// Latency that a record may add for a single client in addition to one wait for the disk, in microseconds.
 const MAX_ADDED_US: f64 = 200.0;
@@ -36,41 +37,15 @@ const MAX_ADDED_US: f64 = 200.0;
 const SYNCS_PER_ROUND: usize = 50;
 
 const HTTP: Case = case("audit", Era::Legacy, Era::Legacy, Transport::Http);
-const RATE: Figure = figure(
-    "calls per second, 64 clients",
-    "1/s",
-    Bound::None,
-    Round::calls_per_second,
-);
-const MANY: [Figure; 3] = [
-    figure(
-        "CPU per call, 64 clients",
-        "µs",
-        Bound::None,
-        Round::cpu_per_call,
-    ),
-    figure("p50, 64 clients", "µs", Bound::None, |round| {
-        round.latency(0.5)
-    }),
-    figure("p99, 64 clients", "µs", Bound::None, |round| {
-        round.latency(0.99)
-    }),
+const MANY: [Figure; 4] = [
+    rate("calls per second, 64 clients"),
+    cpu("CPU per call, 64 clients", Bound::None),
+    p50("p50, 64 clients", Bound::None),
+    p99("p99, 64 clients"),
 ];
-const SINGLE: Figure = figure("p50, 1 client", "µs", Bound::None, |round| {
-    round.latency(0.5)
-});
-const ONE: Figure = figure(
-    "CPU per call, 1 client",
-    "µs",
-    Bound::None,
-    Round::cpu_per_call,
-);
+const ONE: [Figure; 2] = [p50("p50, 1 client", Bound::None), CPU_OF_ONE];
 
 /// Measures calls recorded in a SQLite file.
-///
-/// # Errors
-///
-/// A process did not start, or a response was wrong.
 pub(crate) async fn sqlite(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let recorded = start(driver, "").await?;
     let (many, one, sync) = compare(driver, recorded).await?;
@@ -99,10 +74,6 @@ pub(crate) async fn sqlite(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures calls recorded in the Postgres for tests, if there is one.
-///
-/// # Errors
-///
-/// As [`sqlite`].
 pub(crate) async fn postgres(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     if std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_none() {
         eprintln!("  no Postgres: `cargo xtask postgres -- bench run …` has one");
@@ -116,9 +87,8 @@ pub(crate) async fn postgres(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 }
 
 fn rows(case: &'static str, many: &Pair, one: &Pair) -> Vec<Row> {
-    let figures = [&RATE].into_iter().chain(&MANY);
-    let mut rows: Vec<_> = figures.map(|figure| many.row(case, figure)).collect();
-    rows.extend([&SINGLE, &ONE].map(|figure| one.row(case, figure)));
+    let mut rows = many.rows(case, &MANY);
+    rows.extend(one.rows(case, &ONE));
     rows[0].note = format!("floor: without records; CPU in {}", many.note());
     rows
 }
@@ -126,15 +96,15 @@ fn rows(case: &'static str, many: &Pair, one: &Pair) -> Vec<Row> {
 async fn start(driver: &Driver, settings: &str) -> anyhow::Result<Chain> {
     match &driver.product {
         Product::Floor => calls::floor(Transport::Http, Era::Legacy).await,
-        Product::Toolwharf(program) => through_product(program, HTTP, settings).await,
+        Product::Toolwharf(program) => through_product(program, HTTP, settings, None).await,
     }
 }
 
-/// Measures with many clients and with one, and the disk waits in between, in microseconds.
+/// Measures calls of many clients and of one client. Also returns the disk wait measured in between, in microseconds.
 async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, Pair, f64)> {
     let silent = start(driver, NO_AUDIT).await?;
     let measured = async {
-        let size = driver.effort.size();
+        let size = driver.size;
         let sides = (
             Side::echo(&silent, Era::Legacy).await?,
             Side::echo(&recorded, Era::Legacy).await?,
@@ -149,7 +119,7 @@ async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, 
         let calls = size.single_calls.div_ceil(4);
         let mut syncs = waits_for_disk(dir.path())?;
         let mut one = Pair::default();
-        // Alternates with the disk, whose speed varies from moment to moment.
+        // Alternates with measurements of the disk, whose speed varies from moment to moment.
         for _ in 0..size.rounds.div_ceil(2) {
             let pair = interleave(driver, &sides.0, &sides.1, load, (2, calls));
             one.extend(pair.await.context("1 client")?);
@@ -158,8 +128,7 @@ async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, 
         anyhow::Ok((many, one, median(syncs)))
     };
     let measured = measured.await;
-    let measured = measured.with_context(|| format!("the log ends:\n{}", recorded.proxy.log()));
-    recorded.stop().await;
+    let measured = recorded.finish(measured).await;
     silent.stop().await;
     measured
 }

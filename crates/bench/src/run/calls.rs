@@ -1,6 +1,6 @@
-//! The cases that measure calls: the gateway against the floor, in alternating rounds.
+//! The cases that measure calls: the gateway against the baseline proxy, in alternating rounds.
 //!
-//! The gateway does not record calls here, since the floor does not either. The cost of recording is measured in
+//! The gateway does not record calls here, since the baseline does not either. The cost of recording is measured in
 //! [`super::audit`]. Only tool calls are recorded, so lists are measured with the default settings.
 
 use std::path::Path;
@@ -8,9 +8,13 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use Era::{Legacy, Modern};
+use Transport::{Http, Stdio};
+
 use super::client::{Client, result_of};
 use super::load::{Load, Round, Work};
 use super::part::{self, Home, Part, own_path};
+use super::ready::{gateway, wait_for_tools};
 use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
@@ -41,53 +45,18 @@ enum Concurrency {
 }
 
 pub(crate) const CASES: [Case; 7] = [
-    case(
-        "stdio-legacy-legacy",
-        Era::Legacy,
-        Era::Legacy,
-        Transport::Stdio,
-    ),
-    case(
-        "http-legacy-legacy",
-        Era::Legacy,
-        Era::Legacy,
-        Transport::Http,
-    ),
-    case(
-        "stdio-modern-legacy",
-        Era::Modern,
-        Era::Legacy,
-        Transport::Stdio,
-    ),
-    case(
-        "http-legacy-modern",
-        Era::Legacy,
-        Era::Modern,
-        Transport::Http,
-    ),
-    case(
-        "http-modern-modern",
-        Era::Modern,
-        Era::Modern,
-        Transport::Http,
-    ),
-    case(
-        "stdio-default-legacy",
-        Era::Legacy,
-        Era::Legacy,
-        Transport::Stdio,
-    )
-    .with_default_concurrency(),
-    case(
-        "stdio-default-modern",
-        Era::Modern,
-        Era::Legacy,
-        Transport::Stdio,
-    )
-    .with_default_concurrency(),
+    case("stdio-legacy-legacy", Legacy, Legacy, Stdio),
+    case("http-legacy-legacy", Legacy, Legacy, Http),
+    case("stdio-modern-legacy", Modern, Legacy, Stdio),
+    case("http-legacy-modern", Legacy, Modern, Http),
+    case("http-modern-modern", Modern, Modern, Http),
+    case("stdio-default-legacy", Legacy, Legacy, Stdio).with_default_concurrency(),
+    case("stdio-default-modern", Modern, Legacy, Stdio).with_default_concurrency(),
 ];
 
-/// Maximum cost of the gateway, relative to the floor.
+/// The case that replicas are measured with.
+pub(crate) const REPLICA: Case = case("replica", Legacy, Legacy, Stdio);
+/// Maximum cost of the gateway, relative to the baseline.
 const MAX_RATIO: f64 = 1.5;
 /// Latency that the gateway may add for a single client, in microseconds.
 const MAX_ADDED_US: f64 = 150.0;
@@ -128,33 +97,34 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) async fn stop(self) {
-        self.proxy.stop().await;
+        let _ = self.finish(Ok(())).await;
+    }
+
+    /// Stops both processes. Adds the end of the proxy's log to an error.
+    pub(crate) async fn finish<T>(self, done: anyhow::Result<T>) -> anyhow::Result<T> {
+        let done = self.proxy.finish(done).await;
         if let Some(server) = self.server {
             server.stop().await;
         }
+        done
     }
 }
 
 /// Measures one case of calls through a proxy.
-///
-/// # Errors
-///
-/// A process did not start, or a response was wrong.
 pub(crate) async fn run(driver: &mut Driver, case: Case) -> anyhow::Result<Vec<Row>> {
-    // The floor cannot translate between eras, so the server behind it has the client's era. For the floor, this is the
-    // same work.
+    // The baseline cannot translate between eras, so its server speaks the client's era. The era makes no difference to
+    // the work of the baseline.
     let floor = floor(case.transport, case.client)
         .await
         .context("the floor")?;
     let product = match &driver.product {
         Product::Floor => self::floor(case.transport, case.client).await?,
-        Product::Toolwharf(program) => through_product(program, case, NO_AUDIT)
+        Product::Toolwharf(program) => through_product(program, case, NO_AUDIT, None)
             .await
             .context("the product")?,
     };
     let rows = compare_calls(driver, case, &floor, &product).await;
-    let rows = rows.with_context(|| format!("the product's log ends:\n{}", product.proxy.log()));
-    product.stop().await;
+    let rows = product.finish(rows).await;
     floor.stop().await;
     rows
 }
@@ -165,50 +135,45 @@ async fn compare_calls(
     floor: &Chain,
     product: &Chain,
 ) -> anyhow::Result<Vec<Row>> {
-    let size = driver.effort.size();
     let floor = Side::echo(floor, case.client).await?;
     let product = Side::echo(product, case.client).await?;
-    let load = (case.client, CLIENTS);
-    let many = interleave(driver, &floor, &product, load, (size.rounds, size.calls))
-        .await
-        .context("32 clients")?;
-    let load = (case.client, 1);
-    let rounds = (size.rounds, size.single_calls);
-    let one = interleave(driver, &floor, &product, load, rounds)
-        .await
-        .context("1 client")?;
-    let mut rows: Vec<_> = MANY
-        .iter()
-        .map(|figure| many.row(case.name, figure))
-        .collect();
-    rows.extend(ONE.iter().map(|figure| one.row(case.name, figure)));
+    let (many, one) = many_and_one(driver, &floor, &product, case.client).await?;
+    let mut rows = many.rows(case.name, &MANY);
+    rows.extend(one.rows(case.name, &ONE));
     rows[0].note = many.note();
     Ok(rows)
 }
 
+/// Measures calls of 32 clients, then calls of one.
+pub(crate) async fn many_and_one(
+    driver: &mut Driver,
+    floor: &Side<'_>,
+    product: &Side<'_>,
+    era: Era,
+) -> anyhow::Result<(Pair, Pair)> {
+    let size = driver.size;
+    let many = interleave(
+        driver,
+        floor,
+        product,
+        (era, CLIENTS),
+        (size.rounds, size.calls),
+    );
+    let many = many.await.context("32 clients")?;
+    let rounds = (size.rounds, size.single_calls);
+    let one = interleave(driver, floor, product, (era, 1), rounds);
+    Ok((many, one.await.context("1 client")?))
+}
+
 /// Measures `tools/list` with 200 tools, compared with sending the same bytes from memory.
-///
-/// # Errors
-///
-/// As [`run`].
 pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let count = SERVERS * TOOLS_EACH;
     let mut source = match driver.product.clone() {
-        Product::Floor => {
-            part::own(&words(&[
-                "echo-http",
-                "--tools",
-                &(SERVERS * TOOLS_EACH).to_string(),
-            ]))
-            .await?
-        }
-        Product::Toolwharf(program) => {
-            let mut product = part::product_spawn(&program, &ten_servers(0)?).await?;
-            product.ready().await?;
-            product
-        }
+        Product::Floor => part::own(&["echo-http", "--tools", &count.to_string()]).await?,
+        Product::Toolwharf(program) => Home::new(&ten_servers(0)?, "")?.start(&program).await?,
     };
-    crate::run::ready::wait_for_tools(&mut source, SERVERS * TOOLS_EACH).await?;
-    let mut client = Client::connect(&source.url, Era::Legacy).await?;
+    wait_for_tools(&mut source, count).await?;
+    let mut client = Client::connect(&source.url, Legacy).await?;
     let page = client.list(None).await?;
     let tools = client.tools().await?.len();
     drop(client);
@@ -216,34 +181,30 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), &result)?;
     let path = file.path().display().to_string();
-    let bytes = words(&["floor-bytes", "--file", &path]);
+    let bytes = ["floor-bytes", "--file", &path];
     let floor = part::own(&bytes).await?;
-    let product = match driver.product {
-        Product::Floor => {
-            source.stop().await;
-            part::own(&bytes).await?
-        }
-        Product::Toolwharf(_) => source,
+    let handshake = matches!(driver.product, Product::Toolwharf(_));
+    let product = if handshake {
+        source
+    } else {
+        source.stop().await;
+        part::own(&bytes).await?
     };
     let of = |handshake| Work::List {
         result: result.clone(),
         handshake,
     };
-    let handshake = matches!(driver.product, Product::Toolwharf(_));
     let sides = (
         Side::new(&floor, &floor.url, of(false)),
         Side::new(&product, &product.url, of(handshake)),
     );
-    let size = driver.effort.size();
+    let size = driver.size;
     let rounds = (size.rounds, size.list_calls);
-    let load = (Era::Legacy, CLIENTS);
-    let pair = interleave(driver, &sides.0, &sides.1, load, rounds)
-        .await
-        .with_context(|| format!("tools/list; the product's log ends:\n{}", product.log()));
-    product.stop().await;
+    let pair = interleave(driver, &sides.0, &sides.1, (Legacy, CLIENTS), rounds).await;
+    let pair = product.finish(pair.context("tools/list")).await;
     floor.stop().await;
     let pair = pair?;
-    let mut rows: Vec<_> = LIST.iter().map(|figure| pair.row("list", figure)).collect();
+    let mut rows = pair.rows("list", &LIST);
     rows[0].note = format!("{tools} tools, {} bytes; {}", result.len(), pair.note());
     Ok(rows)
 }
@@ -284,7 +245,7 @@ impl<'a> Side<'a> {
         Ok(Self::new(&chain.proxy, url, Work::Echo { tool }))
     }
 
-    /// Distributes clients over this process, too.
+    /// Distributes the clients over this process, too.
     pub(crate) fn beside(mut self, chain: &'a Chain) -> Self {
         self.others.push((&chain.proxy.url, chain.proxy.pid));
         self
@@ -337,6 +298,11 @@ impl Pair {
         }
     }
 
+    pub(crate) fn rows(&self, case: &'static str, figures: &[Figure]) -> Vec<Row> {
+        let rows = figures.iter().map(|figure| self.row(case, figure));
+        rows.collect()
+    }
+
     /// The range of the CPU time ratio over all rounds.
     pub(crate) fn note(&self) -> String {
         let ratios = self.floor.iter().zip(&self.product);
@@ -363,7 +329,7 @@ pub(crate) struct Figure {
     value: fn(&Round) -> f64,
 }
 
-pub(crate) const fn figure(
+const fn figure(
     name: &'static str,
     unit: &'static str,
     bound: Bound,
@@ -377,50 +343,38 @@ pub(crate) const fn figure(
     }
 }
 
+/// CPU time per call, in microseconds.
+pub(crate) const fn cpu(name: &'static str, bound: Bound) -> Figure {
+    figure(name, "µs", bound, Round::cpu_per_call)
+}
+
+pub(crate) const fn rate(name: &'static str) -> Figure {
+    figure(name, "1/s", Bound::None, Round::calls_per_second)
+}
+
+/// Median latency, in microseconds.
+pub(crate) const fn p50(name: &'static str, bound: Bound) -> Figure {
+    figure(name, "µs", bound, |round| round.latency(0.5))
+}
+
+pub(crate) const fn p99(name: &'static str) -> Figure {
+    figure(name, "µs", Bound::None, |round| round.latency(0.99))
+}
+
 pub(crate) const MANY: [Figure; 4] = [
-    figure(
-        "CPU per call, 32 clients",
-        "µs",
-        Bound::Ratio(MAX_RATIO),
-        Round::cpu_per_call,
-    ),
-    figure(
-        "calls per second, 32 clients",
-        "1/s",
-        Bound::None,
-        Round::calls_per_second,
-    ),
-    figure("p50, 32 clients", "µs", Bound::None, |round| {
-        round.latency(0.5)
-    }),
-    figure("p99, 32 clients", "µs", Bound::None, |round| {
-        round.latency(0.99)
-    }),
+    cpu("CPU per call, 32 clients", Bound::Ratio(MAX_RATIO)),
+    rate("calls per second, 32 clients"),
+    p50("p50, 32 clients", Bound::None),
+    p99("p99, 32 clients"),
 ];
-pub(crate) const ONE: [Figure; 2] = [
-    figure("p50, 1 client", "µs", Bound::Added(MAX_ADDED_US), |round| {
-        round.latency(0.5)
-    }),
-    figure(
-        "CPU per call, 1 client",
-        "µs",
-        Bound::None,
-        Round::cpu_per_call,
-    ),
-];
+const ONE: [Figure; 2] = [p50("p50, 1 client", Bound::Added(MAX_ADDED_US)), CPU_OF_ONE];
+pub(crate) const CPU_OF_ONE: Figure = cpu("CPU per call, 1 client", Bound::None);
 const LIST: [Figure; 2] = [
-    figure(
-        "CPU per tools/list, 32 clients",
-        "µs",
-        Bound::Ratio(MAX_RATIO),
-        Round::cpu_per_call,
-    ),
-    figure("p50, 32 clients", "µs", Bound::None, |round| {
-        round.latency(0.5)
-    }),
+    cpu("CPU per tools/list, 32 clients", Bound::Ratio(MAX_RATIO)),
+    p50("p50, 32 clients", Bound::None),
 ];
 
-/// Alternates the sides (floor, product, product, floor, …), so that a temporary disturbance affects both.
+/// Alternates the sides (baseline, product, product, baseline, …), so that a temporary disturbance affects both.
 pub(crate) async fn interleave(
     driver: &mut Driver,
     floor: &Side<'_>,
@@ -457,39 +411,49 @@ pub(crate) async fn interleave(
     Ok(pair)
 }
 
-/// Starts the floor in front of an echo server.
+/// Starts the baseline in front of an echo server.
 pub(crate) async fn floor(transport: Transport, era: Era) -> anyhow::Result<Chain> {
     match transport {
-        Transport::Stdio => {
-            let program = own_path()?.display().to_string();
-            let server = [&program, "echo-stdio", "--era", era_name(era)];
-            let arguments = words(&[&["floor-stdio", "--"], server.as_slice()].concat());
-            Ok(Chain {
-                proxy: part::own(&arguments).await?,
-                server: None,
-            })
+        Stdio => {
+            let proxy = floor_stdio(&["--era", era_name(era)]).await?;
+            let server = None;
+            Ok(Chain { proxy, server })
         }
-        Transport::Http => {
-            let server = part::own(&words(&["echo-http", "--era", era_name(era)])).await?;
-            let proxy = part::own(&words(&["floor-http", "--upstream", &server.url])).await?;
-            Ok(Chain {
-                proxy,
-                server: Some(server),
-            })
+        Http => {
+            let server = echo_http(era).await?;
+            let proxy = part::own(&["floor-http", "--upstream", &server.url]).await?;
+            let server = Some(server);
+            Ok(Chain { proxy, server })
         }
     }
 }
 
-/// Starts the gateway with these settings in front of an echo server.
+/// Starts the baseline in front of a stdio echo server with these arguments.
+pub(crate) async fn floor_stdio(arguments: &[&str]) -> anyhow::Result<Part> {
+    let program = own_path()?.display().to_string();
+    let server = ["floor-stdio", "--", &program, "echo-stdio"];
+    part::own(&[server.as_slice(), arguments].concat()).await
+}
+
+async fn echo_http(era: Era) -> anyhow::Result<Part> {
+    part::own(&["echo-http", "--era", era_name(era)]).await
+}
+
+/// Starts the gateway with these settings in front of an echo server. It shares the keys of `first` if the settings have
+/// the same database.
 pub(crate) async fn through_product(
     program: &Path,
     case: Case,
     settings: &str,
+    first: Option<&Chain>,
 ) -> anyhow::Result<Chain> {
     let (server, mut entry) = match case.transport {
-        Transport::Stdio => (None, stdio_entry(&["--era", era_name(case.server)])?),
-        Transport::Http => {
-            let server = part::own(&words(&["echo-http", "--era", era_name(case.server)])).await?;
+        Stdio => (
+            None,
+            stdio_entry(&words(&["--era", era_name(case.server)]))?,
+        ),
+        Http => {
+            let server = echo_http(case.server).await?;
             let entry = json!({
                 "type": "http",
                 "url": server.url,
@@ -503,34 +467,16 @@ pub(crate) async fn through_product(
         members.remove("toolwharf");
     }
     let home = Home::new(&json!({ "bench": entry }), settings)?;
-    let mut proxy = home.spawn(program).await?;
-    proxy.ready().await?;
-    crate::run::ready::wait_for_tools(&mut proxy, 1).await?;
-    Ok(Chain { proxy, server })
-}
-
-/// Starts the gateway as one of several replicas on the database in the settings, in front of a stdio echo server. All
-/// but the first share the keys of the first.
-pub(crate) async fn through_replica(
-    program: &Path,
-    settings: &str,
-    first: Option<&Chain>,
-) -> anyhow::Result<Chain> {
-    let entry = stdio_entry(&["--era", era_name(Era::Legacy)])?;
-    let home = Home::new(&json!({ "bench": entry }), settings)?;
     if let Some(first) = first {
-        home.share(first.proxy.home().context("the first has no folder")?)?;
+        home.share(first.proxy.home()?)?;
     }
-    let mut proxy = home.spawn(program).await?;
-    proxy.ready().await?;
-    crate::run::ready::wait_for_tools(&mut proxy, 1).await?;
-    let server = None;
+    let proxy = gateway(program, &home, 1).await?;
     Ok(Chain { proxy, server })
 }
 
 /// The configuration of a stdio echo server.
-pub(crate) fn stdio_entry(arguments: &[&str]) -> anyhow::Result<Value> {
-    let arguments = [&["echo-stdio"], arguments].concat();
+pub(crate) fn stdio_entry(arguments: &[String]) -> anyhow::Result<Value> {
+    let arguments = [words(&["echo-stdio"]).as_slice(), arguments].concat();
     Ok(json!({
         "command": own_path()?,
         "args": arguments,
@@ -543,9 +489,8 @@ pub(crate) fn stdio_entry(arguments: &[&str]) -> anyhow::Result<Value> {
 pub(crate) fn ten_servers(delay: u64) -> anyhow::Result<Value> {
     let mut servers = serde_json::Map::new();
     for n in 0..SERVERS {
-        let arguments = server_arguments(n, delay);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        servers.insert(format!("server{n}"), stdio_entry(&arguments)?);
+        let entry = stdio_entry(&server_arguments(n, delay))?;
+        servers.insert(format!("server{n}"), entry);
     }
     Ok(Value::Object(servers))
 }
@@ -563,8 +508,8 @@ pub(crate) fn server_arguments(n: usize, delay: u64) -> Vec<String> {
 
 fn era_name(era: Era) -> &'static str {
     match era {
-        Era::Legacy => "legacy",
-        Era::Modern => "modern",
+        Legacy => "legacy",
+        Modern => "modern",
     }
 }
 

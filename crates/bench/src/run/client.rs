@@ -1,7 +1,7 @@
 //! An MCP client of the load generator: one keep-alive connection, one outstanding request.
 //!
-//! Both response types are accepted, `application/json` and `text/event-stream`. The latter are counted, because they
-//! cost more and the floor never uses them.
+//! Both response types are accepted, `application/json` and `text/event-stream`. Event streams are counted, because
+//! they cost more and the baseline proxy never uses them.
 //!
 //! Deliberately absent: a deadline per request. The caller sets one for a whole round, which saves a timer per call.
 
@@ -17,11 +17,13 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use testkit::{Event, EventParser};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::echo::http::{METHOD, NAME, SESSION, VERSION};
 use crate::echo::{Era, LEGACY_VERSION, MODERN_VERSION};
+use crate::frame::Envelope;
 
 /// The client information of a 2026-07-28 client, as a member of the `params` of every request.
 pub(crate) const MODERN_META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"0.1.0"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
@@ -34,7 +36,7 @@ pub(crate) struct Client {
     sender: SendRequest<Full<Bytes>>,
     uri: Uri,
     headers: HeaderMap,
-    /// Owns the connection's task, which ends with the client.
+    /// Owns the connection's task, which is aborted when the client is dropped.
     _connection: JoinSet<()>,
 }
 
@@ -73,10 +75,6 @@ pub(crate) async fn ready(url: &str) -> bool {
 
 impl Client {
     /// Connects and, in the legacy era, initialises a session.
-    ///
-    /// # Errors
-    ///
-    /// The connection or the handshake failed.
     pub(crate) async fn connect(url: &str, era: Era) -> anyhow::Result<Self> {
         let mut client = Self::bare(url, era).await?;
         if era == Era::Legacy {
@@ -86,10 +84,6 @@ impl Client {
     }
 
     /// Connects without a handshake.
-    ///
-    /// # Errors
-    ///
-    /// The connection failed.
     pub(crate) async fn bare(url: &str, era: Era) -> anyhow::Result<Self> {
         let uri: Uri = url.parse().with_context(|| format!("not a URL: {url}"))?;
         let (sender, connection) = connect(&uri).await?;
@@ -137,10 +131,6 @@ impl Client {
     }
 
     /// Sets the headers that a modern client copies from the body. A legacy client has none.
-    ///
-    /// # Errors
-    ///
-    /// The name is not a valid header value.
     pub(crate) fn about(&mut self, method: &str, name: Option<&str>) -> anyhow::Result<()> {
         if self.era == Era::Modern {
             self.set(METHOD.clone(), method)?;
@@ -153,10 +143,6 @@ impl Client {
     }
 
     /// Sets the bearer token of every request.
-    ///
-    /// # Errors
-    ///
-    /// The token is not a valid header value.
     pub(crate) fn authorize(&mut self, bearer: &str) -> anyhow::Result<()> {
         self.set(AUTHORIZATION, &format!("Bearer {bearer}"))
     }
@@ -197,10 +183,6 @@ impl Client {
     }
 
     /// One page of the tool list, as the complete JSON-RPC response.
-    ///
-    /// # Errors
-    ///
-    /// As [`Client::call`].
     pub(crate) async fn list(&mut self, cursor: Option<&str>) -> anyhow::Result<Bytes> {
         self.about("tools/list", None)?;
         let mut params = Vec::new();
@@ -305,24 +287,15 @@ fn is_stream(response: &Response<Incoming>) -> bool {
 
 /// The last response in an event stream. Ignores priming events, notifications and requests.
 pub(crate) fn answer_in_stream(stream: &[u8]) -> Option<Bytes> {
-    let stream = std::str::from_utf8(stream).ok()?;
-    let mut answer = None;
-    let mut data = String::new();
-    for line in stream.lines().chain([""]) {
-        if let Some(value) = line.strip_prefix("data:") {
-            if !data.is_empty() {
-                data.push('\n');
-            }
-            data.push_str(value.strip_prefix(' ').unwrap_or(value));
-        } else if line.is_empty() && !data.is_empty() {
-            let envelope = serde_json::from_str::<crate::frame::Envelope>(&data).ok();
-            if envelope.is_some_and(|e| e.id.is_some() && e.method.is_none()) {
-                answer = Some(Bytes::from(std::mem::take(&mut data)));
-            }
-            data.clear();
-        }
-    }
-    answer
+    let events = EventParser::default().push(stream);
+    let is_answer = |event: &Event| {
+        let envelope = serde_json::from_str::<Envelope>(&event.data);
+        envelope.is_ok_and(|it| it.id.is_some() && it.method.is_none())
+    };
+    events
+        .into_iter()
+        .rfind(is_answer)
+        .map(|event| event.data.into())
 }
 
 #[cfg(test)]

@@ -8,18 +8,14 @@
 //! program. Otherwise, the sandbox would be compared with a bare `fork`, which is not realistic.
 
 use std::convert::Infallible;
-use std::fs;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::api::Api;
-use super::calls::{
-    self, CLIENTS, MANY, NO_AUDIT, ONE, Side, Transport, figure, interleave, words,
-};
+use super::calls::{self, CPU_OF_ONE, MANY, NO_AUDIT, Side, Transport, many_and_one, p50, words};
 use super::idle::settled;
 use super::load::{Load, Work};
 use super::part::{Home, Part, own_path};
@@ -29,17 +25,17 @@ use super::start::servers_alone;
 use super::{Driver, Product};
 use crate::echo::Era;
 
-/// Maximum cost of the bridge, relative to the floor.
+/// Maximum cost of the bridge, relative to the baseline proxy.
 const MAX_RATIO: f64 = 1.5;
 /// Time that a killed server may take until its next good response, in addition to its own start, in milliseconds.
 const MAX_RECOVERY_MS: f64 = 1_000.0;
-/// Kills per server. After this many it is restarted immediately; one more would wait 5 s.
+/// Kills per server. The gateway restarts a server immediately after each of these kills, but waits 5 s after one more.
 const KILLS_EACH: usize = 3;
 /// Share of a core that the gateway may use while its servers are idle, in percent.
 const MAX_IDLE_CPU_PERCENT: f64 = 1.0;
-/// Limit of its memory during that time, in MiB.
+/// Limit of the gateway's memory while its servers are idle, in MiB.
 const MAX_IDLE_MB: f64 = 60.0;
-/// Maximum ratio of a start to the start of the servers alone.
+/// Maximum start time of the gateway with its servers, relative to the start time of the servers alone.
 const MAX_BOOT_RATIO: f64 = 1.2;
 /// CPU time that a server uses before it reads, in milliseconds.
 const START_WORK_MS: u64 = 200;
@@ -47,7 +43,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// The environment variable with the name of a server.
 const NAME_VARIABLE: &str = "BENCH_SERVER";
 const BESIDE: &str = "p99 at one client; floor: while the other rests";
-/// Time within which the server must be contained.
+/// Time within which the sandbox must contain a neighbour that takes all resources.
 const CONTAIN_TIME: Duration = Duration::from_secs(1);
 const HOGS: [Hog; 6] = [
     Hog::again("neighbour computes", "burn", r#"{"ms":5000}"#),
@@ -85,7 +81,7 @@ struct Hog {
     arguments: &'static str,
     volumes: &'static [&'static str],
     /// If set, the tool is called only once, the measurement starts [`CONTAIN_TIME`] later, and this is the name of the
-    /// figure for the time before. Otherwise everything counts, and the tool is called repeatedly.
+    /// figure for the time before. If `None`, the whole time is measured, and the tool is called repeatedly.
     once: Option<&'static str>,
 }
 
@@ -101,22 +97,16 @@ impl Hog {
     }
 }
 
-const BRIDGE: calls::Figure = figure("p50, 1 client", "µs", Bound::Ratio(MAX_RATIO), |round| {
-    round.latency(0.5)
-});
+const BRIDGE: calls::Figure = p50("p50, 1 client", Bound::Ratio(MAX_RATIO));
 
-/// Measures calls to a hosted server: over the MAX_IDLE_CPU_PERCENT API, and over MCP.
-///
-/// # Errors
-///
-/// A process did not start, or a response was wrong.
+/// Measures calls to a hosted server: over the REST API, and over MCP.
 pub(crate) async fn calls(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let floor = calls::floor(Transport::Stdio, Era::Legacy).await?;
     let hosts = match &driver.product {
         Product::Floor => None,
         Product::Toolwharf(program) => {
             let home = Home::new(&json!({}), &format!("{NO_AUDIT}{SETTINGS}"))?;
-            Some(Hosts::start(&home, program).await?)
+            Some(home.start(program).await?)
         }
     };
     let measured = async {
@@ -124,18 +114,21 @@ pub(crate) async fn calls(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             let side = Side::echo(&floor, Era::Legacy).await?;
             return compare(driver, &floor, [&side, &side]).await;
         };
-        hosts.register("echo", 0).await?;
-        hosts.running(1).await?;
-        let url = hosts.part.url.clone();
-        let call = hosts.path("/mcp/servers/echo/call");
-        let bearer = hosts.token.clone();
-        let bridge = Side::new(&hosts.part, &call, Work::Bridge { bearer });
+        register(hosts, "echo", 0).await?;
+        running(hosts, 1).await?;
+        let url = hosts.url.clone();
+        let call = path(hosts, "/mcp/servers/echo/call");
+        let bearer = hosts.token()?;
+        let bridge = Side::new(hosts, &call, Work::Bridge { bearer });
         let tool = "echo".to_owned();
-        let client = Side::new(&hosts.part, &url, Work::Echo { tool });
+        let client = Side::new(hosts, &url, Work::Echo { tool });
         compare(driver, &floor, [&bridge, &client]).await
     };
     let measured = measured.await;
-    let measured = finish(hosts, measured).await;
+    let measured = match hosts {
+        Some(hosts) => hosts.finish(measured).await,
+        None => measured,
+    };
     floor.stop().await;
     measured
 }
@@ -145,30 +138,21 @@ async fn compare(
     floor: &calls::Chain,
     [bridge, client]: [&Side<'_>; 2],
 ) -> anyhow::Result<Vec<Row>> {
-    let size = driver.effort.size();
     let floor = Side::echo(floor, Era::Legacy).await?;
     let mut rows = Vec::new();
     for (case, side) in [("hosted-bridge", bridge), ("hosted-mcp", client)] {
-        let (load, rounds) = ((Era::Legacy, CLIENTS), (size.rounds, size.calls));
-        let many = interleave(driver, &floor, side, load, rounds).await?;
-        let (load, rounds) = ((Era::Legacy, 1), (size.rounds, size.single_calls));
-        let one = interleave(driver, &floor, side, load, rounds).await?;
+        let (many, one) = many_and_one(driver, &floor, side, Era::Legacy).await?;
         let at = rows.len();
-        rows.extend(MANY.iter().map(|figure| many.row(case, figure)));
-        rows.push(one.row(case, &BRIDGE));
-        rows.push(one.row(case, &ONE[1]));
+        rows.extend(many.rows(case, &MANY));
+        rows.extend(one.rows(case, &[BRIDGE, CPU_OF_ONE]));
         rows[at].note = many.note();
     }
     Ok(rows)
 }
 
 /// Measures the time from `kill -9` of a server to its next good response.
-///
-/// # Errors
-///
-/// A process did not start, or a server did not come back.
 pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
-    let kills = driver.effort.size().kills;
+    let kills = driver.size.kills;
     let mut alone = Vec::new();
     for _ in 0..kills.min(200) {
         alone.push(servers_alone(vec![Vec::new()]).await?);
@@ -176,10 +160,10 @@ pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let mut back = match &driver.product {
         Product::Floor => alone.clone(),
         Product::Toolwharf(program) => {
-            let hosts = Hosts::start(&Home::new(&json!({}), SETTINGS)?, program).await?;
-            let killed = hosts.kill_all(kills).await;
+            let hosts = Home::new(&json!({}), SETTINGS)?.start(program).await?;
+            let killed = kill_all(&hosts, kills).await;
             driver.checked += kills as u64;
-            finish(Some(hosts), killed).await?
+            hosts.finish(killed).await?
         }
     };
     let most = back.iter().copied().fold(0.0, f64::max);
@@ -198,25 +182,21 @@ pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures calls to one server while another takes all resources it can get.
-///
-/// # Errors
-///
-/// A process did not start, or a response was wrong.
 pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let Product::Toolwharf(program) = driver.product.clone() else {
         return Ok(vec![neighbour("none", 1.0, 1.0)]);
     };
     let settings = format!("{NO_AUDIT}{SETTINGS}");
-    let hosts = Hosts::start(&Home::new(&json!({}), &settings)?, &program).await?;
+    let hosts = Home::new(&json!({}), &settings)?.start(&program).await?;
     let measured = async {
-        hosts.register("echo", 0).await?;
+        register(&hosts, "echo", 0).await?;
         let scripted = own_path()?.with_file_name("testkit-scripted");
         let mut api = hosts.api().await?;
-        let call = hosts.path("/mcp/servers/echo/call");
-        let bearer = hosts.token.clone();
+        let call = path(&hosts, "/mcp/servers/echo/call");
+        let bearer = hosts.token()?;
         let work = Work::Bridge { bearer };
-        let mut load = Load::connect(&call, hosts.part.pid, Era::Legacy, 1, &work).await?;
-        let calls = driver.effort.size().single_calls * 2;
+        let mut load = Load::connect(&call, hosts.pid, Era::Legacy, 1, &work).await?;
+        let calls = driver.size.single_calls * 2;
         load.round(calls).await?;
         let mut rows = Vec::new();
         for hog in HOGS {
@@ -226,12 +206,12 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
                 "volumes": hog.volumes,
                 "call_timeout_ms": 10_000,
             });
-            api.ask("POST", "/mcp/servers?wait=false", &entry).await?;
-            hosts.running(2).await?;
+            api.register(&entry).await?;
+            running(&hosts, 2).await?;
             let mut quiet = Vec::new();
             let mut loud = Vec::new();
             let mut early = Vec::new();
-            for _ in 0..driver.effort.size().rounds.div_ceil(3) {
+            for _ in 0..driver.size.rounds.div_ceil(3) {
                 quiet.push(load.round(calls).await?.latency(0.99));
                 let attacked = async {
                     let began = Instant::now();
@@ -242,12 +222,11 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
                 };
                 let round = tokio::select! {
                     round = attacked => round?,
-                    done = hosts.hog(&hog) => match done? {},
+                    done = misbehave(&hosts, &hog) => match done? {},
                 };
                 loud.push(round.latency(0.99));
                 driver.checked += 2 * calls;
-                api.ask("POST", "/mcp/servers/hog/restart", &Value::Null)
-                    .await?;
+                api.order("hog", "restart").await?;
             }
             api.ask("DELETE", "/mcp/servers/hog?volumes=true", &Value::Null)
                 .await?;
@@ -264,7 +243,7 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
         Ok(rows)
     };
     let measured = measured.await;
-    finish(Some(hosts), measured).await
+    hosts.finish(measured).await
 }
 
 fn neighbour(figure: &'static str, quiet: f64, loud: f64) -> Row {
@@ -280,12 +259,8 @@ fn neighbour(figure: &'static str, quiet: f64, loud: f64) -> Row {
 }
 
 /// Measures two hundred hosted servers at the start and idle.
-///
-/// # Errors
-///
-/// A process did not start.
 pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
-    let size = driver.effort.size();
+    let size = driver.size;
     let work = START_WORK_MS.to_string();
     let alone = async || servers_alone(vec![words(&["--start-work", &work]); size.hosted]).await;
     let Product::Toolwharf(program) = driver.product.clone() else {
@@ -293,23 +268,23 @@ pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         return Ok(vec![boot(took, took, size.hosted)]);
     };
     let home = Home::new(&json!({}), SETTINGS)?;
-    let hosts = Hosts::start(&home, &program).await?;
+    let hosts = home.start(&program).await?;
     let registered = async {
         for n in 0..size.hosted {
-            hosts.register(&format!("s{n}"), START_WORK_MS).await?;
+            register(&hosts, &format!("s{n}"), START_WORK_MS).await?;
         }
-        hosts.running(size.hosted).await
+        running(&hosts, size.hosted).await
     };
     let registered = registered.await;
-    finish(Some(hosts), registered).await?;
+    hosts.finish(registered).await?;
 
     let (mut them, mut whole) = (Vec::new(), Vec::new());
     let mut rows = Vec::new();
     for n in 0..size.starts.div_ceil(3) {
         them.push(alone().await?);
         let started = Instant::now();
-        let hosts = Hosts::start(&home, &program).await?;
-        let up = hosts.running(size.hosted).await;
+        let hosts = home.start(&program).await?;
+        let up = running(&hosts, size.hosted).await;
         whole.push(started.elapsed().as_secs_f64() * 1e3);
         let rested = async {
             up?;
@@ -319,7 +294,7 @@ pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             Ok(())
         };
         let rested = rested.await;
-        finish(Some(hosts), rested).await?;
+        hosts.finish(rested).await?;
     }
     rows.insert(0, boot(median(them), median(whole), size.hosted));
     Ok(rows)
@@ -340,13 +315,14 @@ fn boot(alone: f64, whole: f64, hosted: usize) -> Row {
 }
 
 /// Measures the resources used without calls.
-async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result<Vec<Row>> {
-    let memory = settled(hosts.part.pid).await? as f64 / 1024.0;
-    let used = || anyhow::Ok(proc::cpu_time(hosts.part.pid)? + proc::helpers_cpu(hosts.part.pid));
+async fn at_rest(hosts: &Part, hosted: usize, rest: Duration) -> anyhow::Result<Vec<Row>> {
+    let pid = hosts.pid;
+    let memory = settled(pid).await? as f64 / 1024.0;
+    let used = || anyhow::Ok(proc::cpu_time(pid)? + proc::of_helpers(pid, proc::cpu_time));
     let (before, since) = (used()?, Instant::now());
     sleep(rest).await;
     let share = (used()? - before) as f64 / since.elapsed().as_nanos() as f64 * 100.0;
-    let helpers = proc::helpers_private(hosts.part.pid) as f64 / 1024.0;
+    let helpers = proc::of_helpers(pid, proc::private) as f64 / 1024.0;
     let row = |figure, unit, product, bound, note| Row {
         case: "hosted-many",
         figure,
@@ -376,150 +352,94 @@ async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result
     ])
 }
 
-/// The gateway with hosted servers.
-struct Hosts {
-    part: Part,
-    token: String,
+fn path(part: &Part, path: &str) -> String {
+    let origin = part.url.trim_end_matches("/mcp");
+    format!("{origin}/api/v1{path}")
 }
 
-impl Hosts {
-    async fn start(home: &Home, program: &std::path::Path) -> anyhow::Result<Self> {
-        let mut part = home.spawn(program).await?;
-        part.ready().await?;
-        let token = home.token()?;
-        Ok(Self { part, token })
-    }
+async fn register(part: &Part, name: &str, work: u64) -> anyhow::Result<()> {
+    let entry = json!({
+        "name": name,
+        "command": own_path()?,
+        "args": ["echo-stdio", "--start-work", work.to_string()],
+        "environment": { NAME_VARIABLE: name },
+        "max_concurrency": 64,
+    });
+    part.api().await?.register(&entry).await
+}
 
-    fn path(&self, path: &str) -> String {
-        let origin = self.part.url.trim_end_matches("/mcp");
-        format!("{origin}/api/v1{path}")
-    }
-
-    async fn api(&self) -> anyhow::Result<Api> {
-        Api::connect(&self.part.url, &self.token).await
-    }
-
-    async fn register(&self, name: &str, work: u64) -> anyhow::Result<()> {
-        let entry = json!({
-            "name": name,
-            "command": own_path()?,
-            "args": ["echo-stdio", "--start-work", work.to_string()],
-            "environment": { NAME_VARIABLE: name },
-            "max_concurrency": 64,
-        });
-        let mut api = self.api().await?;
-        api.ask("POST", "/mcp/servers?wait=false", &entry).await?;
-        Ok(())
-    }
-
-    /// Waits until this number of servers run.
-    async fn running(&self, count: usize) -> anyhow::Result<()> {
-        let mut api = self.api().await?;
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            let told = api.ask("GET", "/mcp/servers", &Value::Null).await?;
-            let servers = told["servers"].as_array().context("no list of servers")?;
-            let up = servers.iter().filter(|one| one["status"] == "running");
-            let up = up.count();
-            if up == count {
-                return Ok(());
-            }
-            anyhow::ensure!(
-                Instant::now() < deadline,
-                "only {up} of {count} servers run after {} s; one that does not: {:?}",
-                DEADLINE.as_secs(),
-                servers.iter().find(|one| one["status"] != "running")
-            );
-            // The list measures the usage of each server, so requesting it too often would distort the result.
-            sleep(Duration::from_millis(250)).await;
+/// Waits until this number of servers run.
+async fn running(part: &Part, count: usize) -> anyhow::Result<()> {
+    let mut api = part.api().await?;
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let told = api.ask("GET", "/mcp/servers", &Value::Null).await?;
+        let servers = told["servers"].as_array().context("no list of servers")?;
+        let up = servers.iter().filter(|one| one["status"] == "running");
+        let up = up.count();
+        if up == count {
+            return Ok(());
         }
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "only {up} of {count} servers run after {} s; one that does not: {:?}",
+            DEADLINE.as_secs(),
+            servers.iter().find(|one| one["status"] != "running")
+        );
+        // The list measures the usage of each server, so requesting it too often would distort the result.
+        sleep(Duration::from_millis(250)).await;
     }
+}
 
-    /// Makes the neighbour misbehave, and restarts it if that ended it.
-    async fn hog(&self, hog: &Hog) -> anyhow::Result<Infallible> {
-        let mut api = self.api().await?;
-        let arguments: Value = serde_json::from_str(hog.arguments)?;
-        let call = json!({
-            "method": "tools/call",
-            "params": { "name": hog.tool, "arguments": arguments },
-        });
+/// Makes the neighbour misbehave, and restarts it if it has exited.
+async fn misbehave(part: &Part, hog: &Hog) -> anyhow::Result<Infallible> {
+    let mut api = part.api().await?;
+    let arguments: Value = serde_json::from_str(hog.arguments)?;
+    loop {
+        let called = api.call("hog", hog.tool, &arguments).await;
         if hog.once.is_some() {
             // A server that is killed does not respond.
-            let _ = api.ask("POST", "/mcp/servers/hog/call", &call).await;
             return std::future::pending().await;
         }
+        if called.is_err() {
+            api.order("hog", "restart").await?;
+        }
+    }
+}
+
+/// Kills servers one after the other, each no more than [`KILLS_EACH`] times. Returns the time from each kill to
+/// the next good response, in milliseconds.
+async fn kill_all(part: &Part, kills: usize) -> anyhow::Result<Vec<f64>> {
+    let servers = kills.div_ceil(KILLS_EACH);
+    for n in 0..servers {
+        register(part, &format!("s{n}"), 0).await?;
+    }
+    running(part, servers).await?;
+    let mut api = part.api().await?;
+    let mut took = Vec::with_capacity(kills);
+    for n in 0..kills {
+        let name = format!("s{}", n % servers);
+        let pid = proc::hosted(&format!("{NAME_VARIABLE}={name}"), "bench")?;
+        let payload = format!("kill {n}");
+        let arguments = json!({ "payload": payload });
+        let killed = Instant::now();
+        kill_process(pid, Signal::KILL).context("the server is gone already")?;
         loop {
-            if api
-                .ask("POST", "/mcp/servers/hog/call", &call)
-                .await
-                .is_err()
-            {
-                api.ask("POST", "/mcp/servers/hog/restart", &Value::Null)
-                    .await?;
-            }
-        }
-    }
-
-    /// Kills servers one after the other, each no more than [`KILLS_EACH`] times. Returns the time from each kill to
-    /// the next good response, in milliseconds.
-    async fn kill_all(&self, kills: usize) -> anyhow::Result<Vec<f64>> {
-        let servers = kills.div_ceil(KILLS_EACH);
-        for n in 0..servers {
-            self.register(&format!("s{n}"), 0).await?;
-        }
-        self.running(servers).await?;
-        let mut api = self.api().await?;
-        let mut took = Vec::with_capacity(kills);
-        for n in 0..kills {
-            let name = format!("s{}", n % servers);
-            let pid = pid_of(&name)?;
-            let payload = format!("kill {n}");
-            let call = json!({
-                "method": "tools/call",
-                "params": { "name": "echo", "arguments": { "payload": payload } },
-            });
-            let path = format!("/mcp/servers/{name}/call");
-            let killed = Instant::now();
-            kill_process(pid, Signal::KILL).context("the server is gone already")?;
-            loop {
-                match api.ask("POST", &path, &call).await {
-                    Ok(answer) => {
-                        let text = &answer["result"]["content"][0]["text"];
-                        anyhow::ensure!(*text == payload, "{name} answered {answer}");
-                        break;
-                    }
-                    Err(error) => anyhow::ensure!(
-                        killed.elapsed() < DEADLINE,
-                        "{name} is not back: {error:#}"
-                    ),
+            match api.call(&name, "echo", &arguments).await {
+                Ok(answer) => {
+                    let text = &answer["result"]["content"][0]["text"];
+                    anyhow::ensure!(*text == payload, "{name} answered {answer}");
+                    break;
                 }
-                sleep(Duration::from_millis(1)).await;
+                Err(error) => {
+                    anyhow::ensure!(killed.elapsed() < DEADLINE, "{name} is not back: {error:#}")
+                }
             }
-            took.push(killed.elapsed().as_secs_f64() * 1e3);
+            sleep(Duration::from_millis(1)).await;
         }
-        Ok(took)
+        took.push(killed.elapsed().as_secs_f64() * 1e3);
     }
-}
-
-/// Stops the gateway. Adds the end of its log to an error.
-async fn finish<T>(hosts: Option<Hosts>, done: anyhow::Result<T>) -> anyhow::Result<T> {
-    let Some(hosts) = hosts else {
-        return done;
-    };
-    let done = done.with_context(|| format!("the product's log ends:\n{}", hosts.part.log()));
-    hosts.part.stop().await;
-    done
-}
-
-/// The process of a hosted server, found by its environment variable.
-fn pid_of(name: &str) -> anyhow::Result<Pid> {
-    let wanted = format!("{NAME_VARIABLE}={name}\0");
-    let found = proc::with_variable(&wanted)?.into_iter().find(|pid| {
-        // The shim that starts the server has the variable, too, but another name.
-        fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == b"bench\n")
-    });
-    let pid = found.with_context(|| format!("server {name} has no process"))?;
-    Pid::from_raw(pid.cast_signed()).context("no process has this id")
+    Ok(took)
 }
 
 fn percentile(figures: &mut [f64], share: f64) -> f64 {

@@ -3,22 +3,23 @@
 //! The streaming clients run in a separate process (`bench idle-clients`). If the hard limit of open files is 20,000,
 //! one process cannot hold both ends of 10,000 connections.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use testkit::StdioClient;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::calls::{self, Transport, stdio_entry, ten_servers, words};
+use super::calls::{self, Transport, stdio_entry, ten_servers};
 use super::client::Client;
-use super::part::{self, Part, own_path};
+use super::part::{self, Home, Part, own_path};
 use super::proc;
+use super::ready::gateway;
 use super::report::{Bound, Row};
 use super::{Driver, Product};
 use crate::echo::Era;
@@ -31,10 +32,6 @@ const STREAMS_DEADLINE: Duration = Duration::from_secs(120);
 const SETTLE_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Measures the gateway's memory with ten idle stdio servers.
-///
-/// # Errors
-///
-/// A process did not start.
 pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let floor = calls::floor(Transport::Stdio, Era::Legacy).await?;
     let floor_kb = settled(floor.proxy.pid).await?;
@@ -42,11 +39,9 @@ pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let (product_kb, helpers_kb) = match &driver.product {
         Product::Floor => (floor_kb, 0),
         Product::Toolwharf(program) => {
-            let mut product = part::product_spawn(program, &ten_servers(0)?).await?;
-            product.ready().await?;
-            crate::run::ready::wait_for_tools(&mut product, 200).await?;
+            let product = gateway(program, &Home::new(&ten_servers(0)?, "")?, 200).await?;
             let private = settled(product.pid).await?;
-            let helpers = proc::helpers_private(product.pid);
+            let helpers = proc::of_helpers(product.pid, proc::private);
             product.stop().await;
             (private, helpers)
         }
@@ -67,28 +62,19 @@ pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures the gateway's memory per idle streaming client.
-///
-/// # Errors
-///
-/// A process did not start, or not all streams could be opened and kept.
 pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
-    let count = driver.effort.size().streams;
-    // The floor is the echo server itself: only hyper, with a silent stream.
-    let floor = part::own(&words(&["echo-http"])).await?;
+    let count = driver.size.streams;
+    // The baseline is the echo server itself: only hyper, with a silent stream.
+    let floor = part::own(&["echo-http"]).await?;
     let floor_kb = stream_cost(&floor, count).await.context("the floor")?;
     floor.stop().await;
     let product_kb = match &driver.product {
         Product::Floor => floor_kb,
         Product::Toolwharf(program) => {
             let servers = json!({ "bench": stdio_entry(&[])? });
-            let mut product = part::product_spawn(program, &servers).await?;
-            product.ready().await?;
-            crate::run::ready::wait_for_tools(&mut product, 1).await?;
-            let cost = stream_cost(&product, count)
-                .await
-                .with_context(|| format!("the product's log ends:\n{}", product.log()));
-            product.stop().await;
-            cost?
+            let product = gateway(program, &Home::new(&servers, "")?, 1).await?;
+            let cost = stream_cost(&product, count).await;
+            product.finish(cost).await?
         }
     };
     Ok(vec![Row {
@@ -105,40 +91,29 @@ pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 /// The memory that each of `count` idle streams adds to the process, in KiB.
 async fn stream_cost(part: &Part, count: usize) -> anyhow::Result<f64> {
     let before = settled(part.pid).await?;
-    let mut child = Command::new(own_path()?)
-        .args([
-            "idle-clients",
-            "--url",
-            &part.url,
-            "--count",
-            &count.to_string(),
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .context("cannot start bench idle-clients")?;
-    let mut stdin = child.stdin.take().context("no stdin")?;
-    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
-    let mut line = async || -> anyhow::Result<String> {
-        let line = timeout(STREAMS_DEADLINE, lines.next_line()).await?;
-        line?.context("bench idle-clients failed")
-    };
-    let opened = line().await.context("opening the streams")?;
+    let number = count.to_string();
+    let mut command = Command::new(own_path()?);
+    command.args(["idle-clients", "--url", &part.url, "--count", &number]);
+    let mut clients = StdioClient::spawn(command);
+    let opened = told(&mut clients).await.context("opening the streams")?;
     let after = settled(part.pid).await?;
-    stdin.write_all(b"count\n").await?;
-    let alive = line().await.context("counting the streams")?;
-    anyhow::ensure!(
-        opened == count.to_string(),
-        "{opened} of {count} streams were opened"
-    );
+    clients.send("count").await;
+    let alive = told(&mut clients).await.context("counting the streams")?;
+    anyhow::ensure!(opened == number, "{opened} of {count} streams were opened");
     anyhow::ensure!(
         alive == opened,
         "only {alive} of {count} streams stayed open"
     );
-    drop(stdin);
-    timeout(STREAMS_DEADLINE, child.wait()).await??;
+    clients.finish(STREAMS_DEADLINE).await;
     Ok(after.saturating_sub(before) as f64 / count as f64)
+}
+
+/// The next line that the process with the clients prints.
+async fn told(clients: &mut StdioClient) -> anyhow::Result<String> {
+    match clients.receive(STREAMS_DEADLINE).await {
+        Some(line) => Ok(String::from_utf8(line)?),
+        None => anyhow::bail!("idle-clients failed: {}", clients.process().stderr()),
+    }
 }
 
 /// The private memory in KiB, once it has changed by at most 1 % for two seconds.
@@ -159,12 +134,8 @@ pub(crate) async fn settled(pid: u32) -> anyhow::Result<u64> {
     Ok(last)
 }
 
-/// The process with the clients. Opens `count` streams and prints their number. For every line on stdin, prints how
-/// many are still open.
-///
-/// # Errors
-///
-/// A stream could not be opened.
+/// The main function of the process with the clients. Opens `count` streams and prints their number. For every line on
+/// stdin, prints how many are still open.
 pub(crate) async fn clients(url: &str, count: usize) -> anyhow::Result<()> {
     let mut open = JoinSet::new();
     let mut opening = futures_util::stream::iter(0..count)

@@ -18,7 +18,7 @@ use super::client::{Client, MODERN_META};
 use super::proc;
 use crate::echo::Era;
 
-/// Deadline of one round. Enough for a proxy a hundred times slower than the floor.
+/// Deadline of one round. Enough for a proxy that is a hundred times slower than the baseline proxy.
 const ROUND_DEADLINE: Duration = Duration::from_secs(300);
 
 /// The payload apart from the text that identifies the call. Contains characters that JSON has to escape, characters
@@ -59,7 +59,7 @@ struct Caller {
 pub(crate) enum Work {
     /// `tools/call` of the echo tool, by its exposed name.
     Echo { tool: String },
-    /// The same for a hosted server named `echo`, over the REST API with this bearer token.
+    /// A call of the echo tool of a hosted server named `echo`, over the REST API with this bearer token.
     Bridge { bearer: String },
     /// `tools/list`, whose result must consist of these bytes. No handshake if the bytes come from memory instead of a
     /// server.
@@ -68,14 +68,9 @@ pub(crate) enum Work {
 
 #[derive(Deserialize)]
 struct Answer<'a> {
+    /// Missing in a REST API response.
     #[serde(borrow)]
-    id: &'a RawValue,
-    #[serde(borrow)]
-    result: CallResult<'a>,
-}
-
-#[derive(Deserialize)]
-struct Bridged<'a> {
+    id: Option<&'a RawValue>,
     #[serde(borrow)]
     result: CallResult<'a>,
 }
@@ -94,10 +89,6 @@ struct Text<'a> {
 
 impl Load {
     /// Connects `clients` clients to `url`.
-    ///
-    /// # Errors
-    ///
-    /// One of them could not be connected.
     pub(crate) async fn connect(
         url: &str,
         pid: u32,
@@ -217,8 +208,8 @@ impl Round {
 }
 
 impl Caller {
-    /// Makes one call and checks its response. Returns the latency in nanoseconds, without building the request or
-    /// checking the response.
+    /// Makes one call and checks its response. Returns the latency in nanoseconds, without the time to build the
+    /// request and check the response.
     async fn call(&mut self) -> anyhow::Result<u64> {
         let n = self.next;
         self.next += 1;
@@ -251,8 +242,9 @@ impl Caller {
         let answer = self.client.call(body.into()).await?;
         let latency = started.elapsed().as_nanos() as u64;
         match &self.work {
-            Work::Echo { .. } => check_echo(&answer, &id, &payload),
-            Work::Bridge { .. } => check_bridged(&answer, &payload),
+            Work::Echo { .. } => check_echo(&answer, Some(&id), &payload),
+            // A REST API response has no id, so the payload identifies the call.
+            Work::Bridge { .. } => check_echo(&answer, None, &payload),
             Work::List { result, .. } => check_list(&answer, &id, result),
         }
         .with_context(|| {
@@ -263,20 +255,13 @@ impl Caller {
     }
 }
 
-fn check_echo(answer: &[u8], id: &str, payload: &str) -> anyhow::Result<()> {
+fn check_echo(answer: &[u8], id: Option<&str>, payload: &str) -> anyhow::Result<()> {
     let answer: Answer = serde_json::from_slice(answer).context("not a tool's result")?;
-    anyhow::ensure!(answer.id.get() == id, "the id is not {id}");
-    check_payload(&answer.result, payload)
-}
-
-/// A REST API response has no id. Its payload identifies the call.
-fn check_bridged(answer: &[u8], payload: &str) -> anyhow::Result<()> {
-    let answer: Bridged = serde_json::from_slice(answer).context("not a tool's result")?;
-    check_payload(&answer.result, payload)
-}
-
-fn check_payload(result: &CallResult<'_>, payload: &str) -> anyhow::Result<()> {
-    let [text] = result.content.as_slice() else {
+    if let Some(id) = id {
+        let got = answer.id.map(RawValue::get);
+        anyhow::ensure!(got == Some(id), "the id is not {id}");
+    }
+    let [text] = answer.result.content.as_slice() else {
         anyhow::bail!("not one piece of content");
     };
     anyhow::ensure!(text.text == payload, "the payload is not {payload:?}");
@@ -307,8 +292,9 @@ mod tests {
 
     #[test]
     fn only_the_own_answer_passes() {
-        assert!(check_echo(answer("7", "p").as_bytes(), "7", "p").is_ok());
-        assert!(check_echo(answer("7", "\\u0070").as_bytes(), "7", "p").is_ok());
+        let check = |answer: &str| check_echo(answer.as_bytes(), Some("7"), "p");
+        assert!(check(&answer("7", "p")).is_ok());
+        assert!(check(&answer("7", "\\u0070")).is_ok());
         for wrong in [
             answer("\"7\"", "p"),
             answer("8", "p"),
@@ -318,7 +304,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}}"#.to_owned(),
             String::new(),
         ] {
-            assert!(check_echo(wrong.as_bytes(), "7", "p").is_err(), "{wrong}");
+            assert!(check(&wrong).is_err(), "{wrong}");
         }
     }
 

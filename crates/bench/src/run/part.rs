@@ -1,4 +1,4 @@
-//! The processes of a measurement. Each listens on a free port, and all end with the driver.
+//! The processes of a measurement. Each listens on a free port and exits when the driver exits.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::api::Api;
 use super::client;
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -32,13 +33,23 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Home(Arc<TempDir>);
 
-/// The path of this binary, which also contains the other parts.
-///
-/// # Errors
-///
-/// The system does not provide it.
+/// The path of this program. Its subcommands are the other processes of a measurement.
 pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("the path of this program is unknown")
+}
+
+/// Returns `given`, otherwise the program `name` next to this binary.
+pub(crate) fn program(given: Option<PathBuf>, name: &str) -> anyhow::Result<PathBuf> {
+    let path = match given {
+        Some(path) => path,
+        None => own_path()?.with_file_name(name),
+    };
+    anyhow::ensure!(
+        path.is_file(),
+        "{} is missing: build it first",
+        path.display()
+    );
+    Ok(path)
 }
 
 /// Starts this binary with `arguments` and waits until it has printed its URL.
@@ -46,10 +57,10 @@ pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
 /// # Errors
 ///
 /// It does not start, or does not print anything within 30 s.
-pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
+pub(crate) async fn own(arguments: &[&str]) -> anyhow::Result<Part> {
     let mut command = Command::new(own_path()?);
     // The command of a stdio server follows `--`, so options must precede it.
-    command.arg(&arguments[0]).arg("--until-stdin-closes");
+    command.arg(arguments[0]).arg("--until-stdin-closes");
     let mut child = command
         .args(&arguments[1..])
         .stdin(Stdio::piped())
@@ -71,21 +82,8 @@ pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
     })
 }
 
-/// Starts the gateway with `servers` as its `mcpServers` and default settings, and waits until it listens.
-///
-/// # Errors
-///
-/// Its files cannot be written, or it does not start.
-pub(crate) async fn product_spawn(program: &Path, servers: &Value) -> anyhow::Result<Part> {
-    Home::new(servers, "")?.spawn(program).await
-}
-
 impl Home {
     /// Writes the configuration: `servers` as `mcpServers`, `settings` as `toolwharf.toml`.
-    ///
-    /// # Errors
-    ///
-    /// The files cannot be written.
     pub(crate) fn new(servers: &Value, settings: &str) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("no temporary directory")?;
         let servers = json!({ "mcpServers": servers }).to_string();
@@ -94,11 +92,7 @@ impl Home {
         Ok(Self(Arc::new(dir)))
     }
 
-    /// Starts the gateway, which may have run here before, and waits until it listens.
-    ///
-    /// # Errors
-    ///
-    /// It does not start.
+    /// Starts the gateway, which may have used this directory before, and waits until it listens.
     pub(crate) async fn spawn(&self, program: &Path) -> anyhow::Result<Part> {
         let log = File::create(self.path().join("log"))?;
         let mut command = Command::new(program);
@@ -135,15 +129,18 @@ impl Home {
         Ok(part)
     }
 
+    /// Like [`Home::spawn`], but waits until the gateway is ready.
+    pub(crate) async fn start(&self, program: &Path) -> anyhow::Result<Part> {
+        let mut part = self.spawn(program).await?;
+        part.ready().await?;
+        Ok(part)
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// Copies the keys of `first`, whose gateway has been ready.
-    ///
-    /// # Errors
-    ///
-    /// The files cannot be copied.
     pub(crate) fn share(&self, first: &Self) -> anyhow::Result<()> {
         let data = |home: &Self| home.path().join("toolwharf");
         std::fs::create_dir_all(data(self))?;
@@ -153,23 +150,29 @@ impl Home {
         }
         Ok(())
     }
+}
 
-    /// The administrator's token. It exists once the gateway has been ready.
+impl Part {
+    /// The directory of the gateway.
     ///
     /// # Errors
     ///
-    /// The file cannot be read.
+    /// The process is not the gateway.
+    pub(crate) fn home(&self) -> anyhow::Result<&Home> {
+        self.home.as_ref().context("only the gateway has a home")
+    }
+
+    /// The administrator's token. It exists once the gateway has been ready.
     pub(crate) fn token(&self) -> anyhow::Result<String> {
-        let file = self.path().join("toolwharf/admin-token");
+        let file = self.home()?.path().join("toolwharf/admin-token");
         let token = std::fs::read_to_string(&file);
         let token = token.with_context(|| format!("cannot read {}", file.display()))?;
         Ok(token.trim().to_owned())
     }
-}
 
-impl Part {
-    pub(crate) fn home(&self) -> Option<&Home> {
-        self.home.as_ref()
+    /// Connects to the REST API of the gateway, which has been ready.
+    pub(crate) async fn api(&self) -> anyhow::Result<Api> {
+        Api::connect(&self.url, &self.token()?).await
     }
 
     /// Waits until `GET /readyz` returns 200.
@@ -229,6 +232,13 @@ impl Part {
         String::from_utf8_lossy(&log).into_owned()
     }
 
+    /// Stops the process. Adds the end of the gateway's log to an error.
+    pub(crate) async fn finish<T>(self, done: anyhow::Result<T>) -> anyhow::Result<T> {
+        let done = done.with_context(|| format!("the log ends:\n{}", self.log()));
+        self.stop().await;
+        done
+    }
+
     /// Stops the process, and kills it if it has not exited after 5 s.
     pub(crate) async fn stop(mut self) {
         drop(self.child.stdin.take());
@@ -236,7 +246,7 @@ impl Part {
             && let Some(pid) = self.child.id()
             && let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed())
         {
-            // It may just have exited by itself.
+            // Fails if the process has just exited.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         if timeout(STOP_DEADLINE, self.child.wait()).await.is_err() {

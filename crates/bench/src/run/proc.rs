@@ -1,18 +1,17 @@
-//! CPU time and memory of a single process, without its children, as reported by the kernel.
+//! CPU time and memory of a single process, without its children, as reported by the kernel. Reading them fails if the
+//! process does not exist.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::process::Pid;
 
 /// CPU time that the process has used so far, in nanoseconds.
 ///
 /// The sum over its threads as counted by the scheduler, which is exact, or `utime + stime` in ticks of 10 ms if the
-/// kernel does not keep that count. The exact sum lacks threads that have ended, so the larger value is used.
-///
-/// # Errors
-///
-/// The process does not exist.
+/// kernel does not keep that count. The exact sum lacks threads that have ended, so the larger of the two values is
+/// used.
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
     let mut exact = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| gone(pid))? {
@@ -21,11 +20,9 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
             exact += field(&stat, 0);
         }
     }
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| gone(pid))?;
-    // The second field is the command in parentheses, which may contain any character.
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    let ticks = field(after, 11) + field(after, 12);
-    // Two ticks of slack. Otherwise the coarse count would win by rounding.
+    let stat = stat(pid)?;
+    let ticks = field(&stat, 11) + field(&stat, 12);
+    // The coarse count must be two ticks larger to be used: it may exceed the exact sum by rounding alone.
     let coarse = ticks * 10_000_000;
     Ok(if coarse > exact + 20_000_000 {
         coarse
@@ -36,25 +33,29 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
 
 /// CPU time that a process and its children have used so far, in nanoseconds. Includes children that have exited, if
 /// the process waited for them.
-///
-/// # Errors
-///
-/// The process does not exist.
 pub(crate) fn family_cpu(pid: u32) -> anyhow::Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| gone(pid))?;
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    let ended = (field(after, 13) + field(after, 14)) * 10_000_000;
+    let stat = stat(pid)?;
+    let ended = (field(&stat, 13) + field(&stat, 14)) * 10_000_000;
     let living: u64 = (children(pid).into_iter())
         .map(|child| cpu_time(child).unwrap_or(0))
         .sum();
     Ok(cpu_time(pid)? + ended + living)
 }
 
+/// The parent process.
+pub(crate) fn parent(pid: u32) -> anyhow::Result<u32> {
+    Ok(u32::try_from(field(&stat(pid)?, 1))?)
+}
+
+/// The process's status (proc(5), `stat`), beginning with its state.
+fn stat(pid: u32) -> anyhow::Result<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| gone(pid))?;
+    // The second field is the command in parentheses, which may contain any character.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    Ok(after.to_owned())
+}
+
 /// Computes until this process has used this much CPU time.
-///
-/// # Errors
-///
-/// The system does not count it.
 pub(crate) fn compute(work: Duration) -> anyhow::Result<()> {
     let wanted = work.as_nanos() as u64;
     let own = std::process::id();
@@ -68,10 +69,6 @@ pub(crate) fn compute(work: Duration) -> anyhow::Result<()> {
 
 /// Private anonymous memory of the process in KiB, including swapped-out memory (proc(5), `smaps_rollup`). Does not
 /// include the program text, which the kernel caches and can drop.
-///
-/// # Errors
-///
-/// The process does not exist.
 pub(crate) fn private(pid: u32) -> anyhow::Result<u64> {
     let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).with_context(|| gone(pid))?;
     let number = |name: &str| {
@@ -81,16 +78,10 @@ pub(crate) fn private(pid: u32) -> anyhow::Result<u64> {
     Ok(number("Pss_Anon:")? + number("SwapPss:")?)
 }
 
-/// [`private`] memory in KiB of the descendants of `pid` that run the same program: the gateway's helper processes.
-pub(crate) fn helpers_private(pid: u32) -> u64 {
-    let private = |pid| private(pid).unwrap_or(0);
-    helpers(pid).into_iter().map(private).sum()
-}
-
-/// CPU time of these helper processes so far, in nanoseconds.
-pub(crate) fn helpers_cpu(pid: u32) -> u64 {
-    let used = |pid| cpu_time(pid).unwrap_or(0);
-    helpers(pid).into_iter().map(used).sum()
+/// The sum of a figure over the descendants of `pid` that run the same program: the gateway's helper processes.
+pub(crate) fn of_helpers(pid: u32, figure: fn(u32) -> anyhow::Result<u64>) -> u64 {
+    let helpers = helpers(pid).into_iter();
+    helpers.map(|pid| figure(pid).unwrap_or(0)).sum()
 }
 
 fn helpers(pid: u32) -> Vec<u32> {
@@ -111,20 +102,12 @@ fn helpers(pid: u32) -> Vec<u32> {
 }
 
 /// Number of open files of the process.
-///
-/// # Errors
-///
-/// The process does not exist.
 pub(crate) fn descriptors(pid: u32) -> anyhow::Result<usize> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| gone(pid))?;
     Ok(open.count())
 }
 
 /// Processes started with this environment entry, given as `NAME=VALUE` followed by a NUL.
-///
-/// # Errors
-///
-/// The system does not list its processes.
 pub(crate) fn with_variable(wanted: &str) -> anyhow::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
@@ -138,6 +121,19 @@ pub(crate) fn with_variable(wanted: &str) -> anyhow::Result<Vec<u32>> {
         }
     }
     Ok(found)
+}
+
+/// The process of a hosted server, by its environment entry, given as `NAME=VALUE`, and the start of its program's name.
+pub(crate) fn hosted(entry: &str, program: &str) -> anyhow::Result<Pid> {
+    let found = with_variable(&format!("{entry}\0"))?
+        .into_iter()
+        .find(|pid| {
+            // The shim that starts the server has the variable, too, but another program name.
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+            comm.is_ok_and(|comm| comm.starts_with(program))
+        });
+    let pid = found.with_context(|| format!("{entry} has no process"))?;
+    Pid::from_raw(pid.cast_signed()).context("no process has this id")
 }
 
 fn children(pid: u32) -> Vec<u32> {
@@ -175,7 +171,7 @@ mod tests {
         let pid = std::process::id();
         let before = cpu_time(pid).unwrap();
         let mut sum = 0_u64;
-        // Works until the count changes, so that its resolution does not matter.
+        // Works until the CPU time changes, so that its resolution does not matter.
         for n in 0..2_000_000_000_u64 {
             sum = std::hint::black_box(sum.wrapping_add(n));
             if n % 1_000_000 == 0 && cpu_time(pid).unwrap() > before {

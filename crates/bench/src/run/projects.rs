@@ -14,47 +14,37 @@ use tokio::time::Instant;
 
 use super::api::Api;
 use super::calls::{
-    Figure, Side, TOOLS_EACH, figure, interleave, server_arguments, stdio_entry, words,
+    CLIENTS, Figure, Side, TOOLS_EACH, cpu, interleave, p50, server_arguments, stdio_entry,
 };
 use super::client::{Client, result_of};
 use super::idle::settled;
-use super::load::{Round, Work};
+use super::load::Work;
 use super::part::{self, Home, Part};
+use super::ready::wait_for_tools;
 use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
-use crate::run::ready::wait_for_tools;
 
-const CLIENTS: usize = 32;
 const SERVERS: usize = 5;
 /// Limit of the time from the start to the first 200 of `/readyz`, in milliseconds.
 const MAX_BOOT_MS: f64 = 1_000.0;
 /// Limit of the memory after the start, in MiB.
 const MAX_BOOT_MB: f64 = 60.0;
-/// Maximum ratio of the cost of a list to its cost with one project.
+/// Maximum cost of a tool list, relative to the cost with one project.
 const MAX_RATIO: f64 = 1.2;
 
-/// With many clients and with one; then the same once all projects are in memory.
+/// The figures of the tool list, with many clients and with one client. [`LIST_OF_ALL`] has the same figures once all
+/// projects are in memory.
 const LIST: [Figure; 2] = [
-    cpu("CPU per tools/list, 32 clients"),
-    p50("p50 of tools/list, 1 client"),
+    cpu("CPU per tools/list, 32 clients", Bound::Ratio(MAX_RATIO)),
+    p50("p50 of tools/list, 1 client", Bound::Ratio(MAX_RATIO)),
 ];
 const LIST_OF_ALL: [Figure; 2] = [
-    cpu("CPU per tools/list, all known"),
-    p50("p50 of tools/list, all known"),
+    cpu("CPU per tools/list, all known", Bound::Ratio(MAX_RATIO)),
+    p50("p50 of tools/list, all known", Bound::Ratio(MAX_RATIO)),
 ];
 
-const fn cpu(name: &'static str) -> Figure {
-    figure(name, "µs", Bound::Ratio(MAX_RATIO), Round::cpu_per_call)
-}
-
-const fn p50(name: &'static str) -> Figure {
-    figure(name, "µs", Bound::Ratio(MAX_RATIO), |round| {
-        round.latency(0.5)
-    })
-}
-
-/// What is started repeatedly.
+/// The product that is started repeatedly.
 enum Place {
     /// The gateway with its database.
     Product(Home, PathBuf),
@@ -69,12 +59,8 @@ struct Boots {
 }
 
 /// Measures the start, the memory and the tool list of one project.
-///
-/// # Errors
-///
-/// A process did not start, something could not be created, or a response was wrong.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
-    let size = driver.effort.size();
+    let size = driver.size;
     let one = Place::with(&driver.product, 1).await?;
     let many = Place::with(&driver.product, size.projects).await?;
     let mut boots = (Boots::default(), Boots::default());
@@ -101,9 +87,8 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         anyhow::Ok((rows, memory))
     };
     let measured = measured.await;
-    let measured = measured.with_context(|| format!("the log ends:\n{}", many_up.log()));
     one_up.stop().await;
-    many_up.stop().await;
+    let measured = many_up.finish(measured).await;
     let (listed, memory) = measured?;
 
     let row = |figure, unit, floor, product, bound| Row {
@@ -138,7 +123,7 @@ async fn lists(
     many: &Part,
     [cpu, p50]: &[Figure; 2],
 ) -> anyhow::Result<Vec<Row>> {
-    let size = driver.effort.size();
+    let size = driver.size;
     let sides = (side(one).await?, side(many).await?);
     let load = (Era::Legacy, CLIENTS);
     let rounds = (size.rounds, size.list_calls);
@@ -168,30 +153,22 @@ impl Place {
             return Ok(Self::Floor);
         };
         let home = Home::new(&json!({}), "")?;
-        let mut part = home.spawn(program).await?;
-        part.ready().await?;
-        let filled = fill(
-            &mut Api::connect(&part.url, &home.token()?).await?,
-            projects,
-        )
-        .await;
-        let filled = filled.with_context(|| format!("the log ends:\n{}", part.log()));
-        part.stop().await;
-        filled?;
+        let part = home.start(program).await?;
+        let filled = fill(&mut part.api().await?, projects).await;
+        part.finish(filled).await?;
         Ok(Self::Product(home, program.clone()))
     }
 
-    /// Starts it, with the project that all databases contain as its endpoint.
+    /// Starts the product. The endpoint is the project that all databases contain.
     async fn boot(&self, boots: &mut Boots) -> anyhow::Result<Part> {
         let started = Instant::now();
         let part = match self {
             Self::Floor => {
                 let tools = (SERVERS * TOOLS_EACH).to_string();
-                part::own(&words(&["echo-http", "--tools", &tools])).await?
+                part::own(&["echo-http", "--tools", &tools]).await?
             }
             Self::Product(home, program) => {
-                let mut part = home.spawn(program).await?;
-                part.ready().await?;
+                let mut part = home.start(program).await?;
                 part.url.push_str(&format!("/{}", project(0)));
                 part
             }
@@ -203,10 +180,10 @@ impl Place {
 
     /// Requests all projects once, without starting a server.
     async fn look_at_all(&self, part: &Part, projects: usize) -> anyhow::Result<()> {
-        let Self::Product(home, _) = self else {
+        if let Self::Floor = self {
             return Ok(());
-        };
-        let mut api = Api::connect(&part.url, &home.token()?).await?;
+        }
+        let mut api = part.api().await?;
         for n in 0..projects {
             let path = format!("/mcp/servers?project={}", project(n));
             api.ask("GET", &path, &Value::Null).await?;
@@ -227,9 +204,8 @@ async fn fill(api: &mut Api, projects: usize) -> anyhow::Result<()> {
         api.ask("PUT", &path, &json!({})).await?;
         for server in 0..SERVERS {
             let path = format!("/mcp/servers/server{server}?project={}", project(n));
-            let arguments = server_arguments(server, 0);
-            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-            api.ask("PUT", &path, &stdio_entry(&arguments)?).await?;
+            let entry = stdio_entry(&server_arguments(server, 0))?;
+            api.ask("PUT", &path, &entry).await?;
         }
     }
     Ok(())

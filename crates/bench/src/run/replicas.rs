@@ -1,5 +1,6 @@
 //! The cost of three replicas compared with one gateway: the same calls on the same Postgres server. The CPU time is
-//! that of all three gateways, including the work for replication: renewing leases, and polling for changes of others.
+//! the sum over all three gateways. It includes the work for replication: renewing leases, and polling for changes made
+//! by other replicas.
 //!
 //! In production, each replica has a separate machine. Here they share one: three processes that work at the same time
 //! compete for its processors and evict each other's caches. Three unrelated gateways would have the same cost.
@@ -14,35 +15,28 @@
 
 use testkit::postgres::Database;
 
+use Beside::{AtOnce, InTurn, Spread};
+use Era::{Legacy, Modern};
+
 use super::calls::{
-    self, Chain, Figure, NO_AUDIT, Pair, Side, Transport, figure, interleave, through_replica,
+    self, Chain, Figure, NO_AUDIT, Pair, REPLICA, Side, Transport, cpu, interleave, rate,
+    through_product,
 };
-use super::load::Round;
 use super::report::{Bound, Row};
 use super::{Driver, Product};
 use crate::echo::Era;
 
 const REPLICAS: usize = 3;
-/// Clients of all three.
+/// Number of clients of all three replicas together.
 const CLIENTS: usize = 96;
-/// Clients of one at a time.
+/// Number of clients of each replica.
 const CLIENTS_EACH: usize = CLIENTS / REPLICAS;
-/// Maximum ratio of the CPU time per call of three replicas to that of the baseline (D10).
+/// Maximum CPU time per call of three replicas, relative to the baseline.
 const MAX_RATIO: f64 = 1.1;
 
-const CPU: Figure = figure(
-    "CPU per call",
-    "µs",
-    Bound::Ratio(MAX_RATIO),
-    Round::cpu_per_call,
-);
-const CPU_TOLD: Figure = figure("CPU per call", "µs", Bound::None, Round::cpu_per_call);
-const RATE: Figure = figure(
-    "calls per second",
-    "1/s",
-    Bound::None,
-    Round::calls_per_second,
-);
+const CPU: Figure = cpu("CPU per call", Bound::Ratio(MAX_RATIO));
+const CPU_TOLD: Figure = cpu("CPU per call", Bound::None);
+const RATE: Figure = rate("calls per second");
 
 /// The baseline of three replicas, and how clients are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,68 +67,19 @@ const fn case(name: &'static str, era: Era, recorded: bool, beside: Beside) -> C
 }
 
 pub(crate) const CASES: [Case; 10] = [
-    case(
-        "replicas-sessions-in-turn",
-        Era::Legacy,
-        false,
-        Beside::InTurn,
-    ),
-    case(
-        "replicas-modern-in-turn",
-        Era::Modern,
-        false,
-        Beside::InTurn,
-    ),
-    case(
-        "replicas-sessions-at-once",
-        Era::Legacy,
-        false,
-        Beside::AtOnce,
-    ),
-    case(
-        "replicas-modern-at-once",
-        Era::Modern,
-        false,
-        Beside::AtOnce,
-    ),
-    case("replicas-modern-spread", Era::Modern, false, Beside::Spread),
-    case(
-        "replicas-sessions-recorded-in-turn",
-        Era::Legacy,
-        true,
-        Beside::InTurn,
-    ),
-    case(
-        "replicas-modern-recorded-in-turn",
-        Era::Modern,
-        true,
-        Beside::InTurn,
-    ),
-    case(
-        "replicas-sessions-recorded-at-once",
-        Era::Legacy,
-        true,
-        Beside::AtOnce,
-    ),
-    case(
-        "replicas-modern-recorded-at-once",
-        Era::Modern,
-        true,
-        Beside::AtOnce,
-    ),
-    case(
-        "replicas-modern-recorded-spread",
-        Era::Modern,
-        true,
-        Beside::Spread,
-    ),
+    case("replicas-sessions-in-turn", Legacy, false, InTurn),
+    case("replicas-modern-in-turn", Modern, false, InTurn),
+    case("replicas-sessions-at-once", Legacy, false, AtOnce),
+    case("replicas-modern-at-once", Modern, false, AtOnce),
+    case("replicas-modern-spread", Modern, false, Spread),
+    case("replicas-sessions-recorded-in-turn", Legacy, true, InTurn),
+    case("replicas-modern-recorded-in-turn", Modern, true, InTurn),
+    case("replicas-sessions-recorded-at-once", Legacy, true, AtOnce),
+    case("replicas-modern-recorded-at-once", Modern, true, AtOnce),
+    case("replicas-modern-recorded-spread", Modern, true, Spread),
 ];
 
 /// Measures calls of clients with and without sessions, through one gateway and through three.
-///
-/// # Errors
-///
-/// A process did not start, or a response was wrong.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     if std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_none() {
         eprintln!(
@@ -183,9 +128,9 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 
 fn rows_of(case: &Case, pair: &Pair) -> [Row; 2] {
     let (cpu, what) = match case.beside {
-        Beside::InTurn => (&CPU, "one gateway, 32 clients"),
-        Beside::AtOnce => (&CPU, "three that are not replicas, 96 clients"),
-        Beside::Spread => (&CPU_TOLD, "one gateway, 96 clients"),
+        InTurn => (&CPU, "one gateway, 32 clients"),
+        AtOnce => (&CPU, "three that are not replicas, 96 clients"),
+        Spread => (&CPU_TOLD, "one gateway, 96 clients"),
     };
     let mut rows = [cpu, &RATE].map(|figure| pair.row(case.name, figure));
     rows[0].note = format!("beside {what}; {}", pair.note());
@@ -201,8 +146,8 @@ async fn gateway(
 ) -> anyhow::Result<Chain> {
     let settings = format!("database_url = {:?}\n{settings}", database.url());
     match &driver.product {
-        Product::Floor => calls::floor(Transport::Stdio, Era::Legacy).await,
-        Product::Toolwharf(program) => through_replica(program, &settings, first).await,
+        Product::Floor => calls::floor(Transport::Stdio, Legacy).await,
+        Product::Toolwharf(program) => through_product(program, REPLICA, &settings, first).await,
     }
 }
 
@@ -212,10 +157,10 @@ async fn compare(
     replicas: &[Chain],
     case: &Case,
 ) -> anyhow::Result<Pair> {
-    let size = driver.effort.size();
+    let size = driver.size;
     let one = Side::echo(&strangers[0], case.era).await?;
     let (floor, clients) = match case.beside {
-        Beside::InTurn => {
+        InTurn => {
             let rounds = (size.rounds.div_ceil(REPLICAS), size.calls);
             let mut all = Pair::default();
             for called in replicas {
@@ -230,8 +175,8 @@ async fn compare(
             }
             return Ok(all);
         }
-        Beside::AtOnce => (strangers[1..].iter().fold(one, Side::beside), CLIENTS),
-        Beside::Spread => (one, CLIENTS),
+        AtOnce => (strangers[1..].iter().fold(one, Side::beside), CLIENTS),
+        Spread => (one, CLIENTS),
     };
     let product = Side::echo(&replicas[0], case.era).await?;
     let product = replicas[1..].iter().fold(product, Side::beside);

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 /// How the figures of a row are compared, and the bound on the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
-    /// Product divided by floor.
+    /// The product's figure divided by the baseline proxy's figure.
     Ratio(f64),
-    /// Product divided by floor, where higher is better.
+    /// Product divided by baseline, where higher is better.
     Share(f64),
-    /// Product minus floor, in the unit of the row.
+    /// Product minus baseline, in the unit of the row.
     Added(f64),
     /// The product's figure.
     Absolute(f64),
-    /// For information only: product divided by floor, without a bound.
+    /// For information only: product divided by baseline, without a bound.
     None,
 }
 

@@ -4,17 +4,15 @@
 //! The start of the servers is measured in the same run and in the same way: all ten at once, until the last one has
 //! listed its tools. The gateway gets a new data directory each time, so that a remembered list cannot help.
 
-use std::process::Stdio;
-
 use anyhow::Context as _;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use testkit::StdioClient;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::calls::{server_arguments, ten_servers, words};
-use super::part::{self, own_path};
+use super::calls::{self, server_arguments, ten_servers};
+use super::part::{Home, own_path};
 use super::ready::{DEADLINE, wait_for_tools};
 use super::report::{Bound, Row, median};
 use super::{Driver, Product};
@@ -23,10 +21,6 @@ use super::{Driver, Product};
 const MAX_ADDED_MS: f64 = 50.0;
 
 /// Measures the start with fast servers, and with one that takes 300 ms.
-///
-/// # Errors
-///
-/// A process did not start, or not all tools appeared within 60 s.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (figure, delay) in [
@@ -35,7 +29,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     ] {
         let mut alone = Vec::new();
         let mut whole = Vec::new();
-        for _ in 0..driver.effort.size().starts {
+        for _ in 0..driver.size.starts {
             let servers = (0..10).map(|n| server_arguments(n, delay)).collect();
             alone.push(servers_alone(servers).await.context("the servers alone")?);
             whole.push(product(driver, delay).await.context("the product")?);
@@ -57,22 +51,10 @@ async fn product(driver: &Driver, delay: u64) -> anyhow::Result<f64> {
     let started = Instant::now();
     let mut part = match &driver.product {
         Product::Floor => {
-            let program = own_path()?.display().to_string();
             let delay = delay.to_string();
-            let server = [
-                &program,
-                "echo-stdio",
-                "--tools",
-                "200",
-                "--start-delay",
-                &delay,
-            ];
-            part::own(&words(
-                &[&["floor-stdio", "--"], server.as_slice()].concat(),
-            ))
-            .await?
+            calls::floor_stdio(&["--tools", "200", "--start-delay", &delay]).await?
         }
-        Product::Toolwharf(program) => part::product_spawn(program, &ten_servers(delay)?).await?,
+        Product::Toolwharf(program) => Home::new(&ten_servers(delay)?, "")?.spawn(program).await?,
     };
     wait_for_tools(&mut part, 200).await?;
     let took = started.elapsed();
@@ -99,24 +81,15 @@ pub(crate) async fn servers_alone(servers: Vec<Vec<String>>) -> anyhow::Result<f
 }
 
 async fn server_alone(arguments: Vec<String>) -> anyhow::Result<()> {
-    let mut child = Command::new(own_path()?)
-        .arg("echo-stdio")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let mut stdin = child.stdin.take().context("no stdin")?;
-    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
-    let requests = [
+    let mut command = Command::new(own_path()?);
+    command.arg("echo-stdio").args(arguments);
+    let mut server = StdioClient::spawn(command);
+    for request in [
         json!({ "id": 1, "method": "initialize", "params": { "protocolVersion": "2025-11-25" } }),
         json!({ "id": 2, "method": "tools/list", "params": {} }),
-    ];
-    for request in requests {
-        stdin.write_all(format!("{request}\n").as_bytes()).await?;
-        lines.next_line().await?.context("the server ended")?;
+    ] {
+        server.ask(request).await;
     }
-    drop(stdin);
-    child.wait().await?;
+    server.finish(DEADLINE).await;
     Ok(())
 }

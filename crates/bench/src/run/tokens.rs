@@ -1,5 +1,5 @@
-//! Compares calls with an issuer's token and calls with a key. The gateway is compared with itself, with the key as the
-//! floor.
+//! Compares calls with an issuer's token and calls with a key. The gateway is compared with itself, with the calls with
+//! a key as the baseline.
 //!
 //! Both sides call the same process over the REST API. The token has the size and claims of a typical company sign-in,
 //! and its issuer is a real one. The issuer's keys are fetched once, before the measurement.
@@ -8,37 +8,28 @@ use anyhow::Context as _;
 use serde_json::json;
 use testkit::Issuer;
 
-use super::calls::{Figure, NO_AUDIT, Side, figure, interleave, stdio_entry};
-use super::load::{Round, Work};
+use super::calls::{CLIENTS, Figure, NO_AUDIT, Side, cpu, interleave, p50, stdio_entry};
+use super::load::Work;
 use super::part::Home;
 use super::report::{Bound, Row};
 use super::{Driver, Product};
 use crate::echo::Era;
 
-const CLIENTS: usize = 32;
 /// Maximum ratio of the cost of a call with a token to one with a key.
 const MAX_RATIO: f64 = 1.1;
 
 const FIGURES: [Figure; 2] = [
-    figure(
+    cpu(
         "CPU per call with a token, 32 clients",
-        "µs",
         Bound::Ratio(MAX_RATIO),
-        Round::cpu_per_call,
     ),
-    figure("p50, 32 clients", "µs", Bound::None, |round| {
-        round.latency(0.5)
-    }),
+    p50("p50, 32 clients", Bound::None),
 ];
 
 /// Measures calls with a key and with a token.
-///
-/// # Errors
-///
-/// A process did not start, or an answer was wrong.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let Product::Toolwharf(program) = driver.product.clone() else {
-        // The floor does not check either.
+        // The baseline proxy checks neither keys nor tokens.
         return Ok(Vec::new());
     };
     let issuer = Issuer::start(json!({})).await;
@@ -47,8 +38,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         issuer.url()
     );
     let home = Home::new(&json!({ "echo": stdio_entry(&[])? }), &settings)?;
-    let mut part = home.spawn(&program).await?;
-    part.ready().await?;
+    let part = home.start(&program).await?;
     let measured = async {
         let base = part.url.strip_suffix("/mcp").context("not an endpoint")?;
         let groups: Vec<_> = (0..20).map(|n| format!("department-{n}")).collect();
@@ -60,15 +50,12 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         let bytes = token.len();
         let url = format!("{base}/api/v1/mcp/servers/echo/call");
         let side = |bearer| Side::new(&part, &url, Work::Bridge { bearer });
-        let (key, token) = (side(home.token()?), side(token));
-        let size = driver.effort.size();
+        let (key, token) = (side(part.token()?), side(token));
+        let size = driver.size;
         let rounds = (size.rounds, size.calls);
         let load = (Era::Legacy, CLIENTS);
         let pair = interleave(driver, &key, &token, load, rounds).await?;
-        let mut rows: Vec<_> = FIGURES
-            .iter()
-            .map(|figure| pair.row("tokens", figure))
-            .collect();
+        let mut rows = pair.rows("tokens", &FIGURES);
         rows[0].note = format!(
             "floor: with a key; a token of {bytes} bytes; {}",
             pair.note()
@@ -76,7 +63,5 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         anyhow::Ok(rows)
     };
     let measured = measured.await;
-    let measured = measured.with_context(|| format!("the log ends:\n{}", part.log()));
-    part.stop().await;
-    measured
+    part.finish(measured).await
 }

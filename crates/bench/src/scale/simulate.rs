@@ -6,10 +6,7 @@
 //! Deliberately absent: the network, the gateways' processors (which grow with the number of replicas), and other work
 //! of the database.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -58,7 +55,7 @@ pub(crate) struct Outcome {
     pub(crate) p99: f64,
     /// Average number of records per batch.
     pub(crate) rows: f64,
-    /// Share of the calls begun in this time that ended.
+    /// Share of the calls begun during the simulation that have ended.
     pub(crate) ended: f64,
 }
 
@@ -71,9 +68,10 @@ const POLLS_PER_SECOND: f64 = 3.0;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Call { replica: usize },
-    Worked { replica: usize, began: f64 },
-    Looks { replica: usize },
+    Call(usize),
+    /// The server of this replica has finished its work on the call that began at this time.
+    Worked(usize, f64),
+    Looks,
     Computed(Job),
     Flushed,
 }
@@ -81,7 +79,7 @@ enum Event {
 #[derive(Clone, Copy, Debug)]
 enum Job {
     Look,
-    Batch { replica: usize },
+    Batch(usize),
 }
 
 /// A record to be written: when its call began, and whether it is the end of the call.
@@ -103,7 +101,9 @@ struct Simulation {
     costs: Costs,
     random: SmallRng,
     now: f64,
-    events: BinaryHeap<Reverse<Due>>,
+    /// Planned events, ordered by time, then by the order of planning. The bits of a time are ordered like the time,
+    /// since it is not negative.
+    events: BTreeMap<(u64, u64), Event>,
     serial: u64,
     replicas: Vec<Replica>,
     idle_cores: usize,
@@ -118,36 +118,6 @@ struct Simulation {
     begun: u64,
     added: Vec<f64>,
 }
-
-/// An event with its time. Events at the same time happen in the order in which they were planned.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    at: f64,
-    serial: u64,
-    event: Event,
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at
-            .total_cmp(&other.at)
-            .then(self.serial.cmp(&other.serial))
-    }
-}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Due {}
 
 /// Runs a simulation.
 pub(crate) fn run(world: World, costs: Costs) -> Outcome {
@@ -183,7 +153,7 @@ impl Simulation {
             costs,
             random: SmallRng::seed_from_u64(1),
             now: 0.0,
-            events: BinaryHeap::new(),
+            events: BTreeMap::new(),
             serial: 0,
             replicas: (0..world.replicas).map(|_| Replica::default()).collect(),
             idle_cores: world.cores,
@@ -202,16 +172,16 @@ impl Simulation {
     fn run(mut self) -> Outcome {
         for replica in 0..self.world.replicas {
             let first = self.between_calls();
-            self.after(first, Event::Call { replica });
+            self.after(first, Event::Call(replica));
             let first = self.random.random::<f64>() / POLLS_PER_SECOND;
-            self.after(first, Event::Looks { replica });
+            self.after(first, Event::Looks);
         }
-        while let Some(Reverse(due)) = self.events.pop() {
-            if due.at > self.world.seconds {
+        while let Some(((at, _), event)) = self.events.pop_first() {
+            if f64::from_bits(at) > self.world.seconds {
                 break;
             }
-            self.now = due.at;
-            self.happens(due.event);
+            self.now = f64::from_bits(at);
+            self.happens(event);
         }
         self.added.sort_unstable_by(f64::total_cmp);
         let share = |part: f64| {
@@ -243,42 +213,26 @@ impl Simulation {
 
     fn after(&mut self, seconds: f64, event: Event) {
         self.serial += 1;
-        self.events.push(Reverse(Due {
-            at: self.now + seconds,
-            serial: self.serial,
-            event,
-        }));
+        let at = (self.now + seconds).to_bits();
+        self.events.insert((at, self.serial), event);
     }
 
     fn happens(&mut self, event: Event) {
         match event {
-            Event::Call { replica } => {
+            Event::Call(replica) => {
                 self.begun += 1;
-                let began = self.now;
-                self.write(
-                    replica,
-                    Row {
-                        began,
-                        is_end: false,
-                    },
-                );
+                self.write(replica, self.now, false);
                 let next = self.between_calls();
-                self.after(next, Event::Call { replica });
+                self.after(next, Event::Call(replica));
             }
-            Event::Worked { replica, began } => self.write(
-                replica,
-                Row {
-                    began,
-                    is_end: true,
-                },
-            ),
-            Event::Looks { replica } => {
+            Event::Worked(replica, began) => self.write(replica, began, true),
+            Event::Looks => {
                 self.ask(Job::Look, self.costs.idle / POLLS_PER_SECOND);
-                self.after(1.0 / POLLS_PER_SECOND, Event::Looks { replica });
+                self.after(1.0 / POLLS_PER_SECOND, Event::Looks);
             }
             Event::Computed(job) => {
                 self.idle_cores += 1;
-                if let Job::Batch { replica } = job {
+                if let Job::Batch(replica) = job {
                     self.unflushed.push(replica);
                     self.flush();
                 }
@@ -293,8 +247,8 @@ impl Simulation {
         }
     }
 
-    fn write(&mut self, replica: usize, row: Row) {
-        self.replicas[replica].waiting.push(row);
+    fn write(&mut self, replica: usize, began: f64, is_end: bool) {
+        self.replicas[replica].waiting.push(Row { began, is_end });
         self.begin(replica);
     }
 
@@ -310,7 +264,7 @@ impl Simulation {
         self.rows += rows as u64;
         let statements = rows.div_ceil(ROWS_PER_STATEMENT) as f64;
         let cost = self.costs.batch * statements + self.costs.row * rows as f64;
-        self.ask(Job::Batch { replica }, cost);
+        self.ask(Job::Batch(replica), cost);
     }
 
     fn ask(&mut self, job: Job, cost: f64) {
@@ -340,13 +294,7 @@ impl Simulation {
         for row in std::mem::take(&mut self.replicas[replica].batch) {
             match row.is_end {
                 true => self.added.push(self.now - row.began - WORK_SECONDS),
-                false => self.after(
-                    WORK_SECONDS,
-                    Event::Worked {
-                        replica,
-                        began: row.began,
-                    },
-                ),
+                false => self.after(WORK_SECONDS, Event::Worked(replica, row.began)),
             }
         }
         self.begin(replica);
@@ -389,7 +337,7 @@ mod tests {
         let (few, many) = (run(world(3, 200.0), COSTS), run(world(3, 10_000.0), COSTS));
         assert!(few.rows < 2.0 && many.rows > 5.0, "{few:?} {many:?}");
         let limit = limit(world(3, 0.0), COSTS, 0.1);
-        // Two rows per call, on two cores.
+        // Each call writes two rows, and there are two cores.
         let bound = 2.0 / (2.0 * COSTS.row);
         assert!((bound * 0.6..bound).contains(&limit), "{limit} of {bound}");
         assert!(run(world(3, bound * 1.2), COSTS).p99 > 0.1);

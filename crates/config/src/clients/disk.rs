@@ -1,8 +1,8 @@
 //! Reads and replaces a client's file on behalf of its owner only.
 //!
-//! Invariants: a symbolic link stays one; a file that was replaced by another one since it was read is not written;
-//! nothing that belongs to another user is written, whatever privileges this process has. A link that another user has
-//! made or could replace is not followed.
+//! Invariants: a symbolic link is kept and its target replaced; a file that was replaced by another one since it was
+//! read is not written; nothing that belongs to another user is written, whatever privileges this process has. A link
+//! that another user has made or could replace is not followed.
 
 use std::fs;
 use std::io;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_and_permissions_stay() {
+    fn links_and_permissions_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (real, link) = (folder.path().join("real.json"), folder.path().join("link"));
         fs::write(&real, "a").unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_into_what_is_somebody_elses_is_refused() {
+    fn a_link_to_a_file_of_another_user_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (link, mut theirs) = (folder.path().join("f"), folder.path().join("theirs"));
         if rustix::process::geteuid().is_root() {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_file_is_refused() {
+    fn files_without_text_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         let said = |path: &Path| OnDisk::read(path).unwrap_err().to_string();
@@ -210,11 +210,11 @@ mod tests {
         const OTHER_UID: u32 = 65_533;
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // A file of root that the other user wants to be changed.
+        // This file belongs to root. The links of the other user lead to it.
         fs::create_dir(at("etc")).unwrap();
         fs::write(at("etc/mcp.json"), "{}").unwrap();
         let give = |path: &Path| std::os::unix::fs::lchown(path, Some(OTHER_UID), None).unwrap();
-        // A link to the file, one to its folder, and one to a file that does not exist yet.
+        // The links lead to the file, to its folder, and to a file that does not exist yet.
         for name in ["home", "other"] {
             fs::create_dir(at(name)).unwrap();
         }
@@ -235,7 +235,7 @@ mod tests {
             let said = format!("{said}: {:?}", std::error::Error::source(&said));
             assert!(said.contains("user with id 65533"), "{name}: {said}");
         }
-        // A file of root in a folder of the other user, which allows that user to replace it.
+        // This file belongs to root, but the other user owns its folder and can therefore replace it.
         fs::write(at("other/mcp.json"), "{}").unwrap();
         give(&at("other"));
         let said = OnDisk::read(&at("other/mcp.json")).unwrap_err().to_string();
@@ -246,12 +246,12 @@ mod tests {
         let said = crate::write_own(&at("other/a/x"), "x").unwrap_err();
         assert!(said.to_string().contains("--data-dir"), "{said}");
         assert!(!at("other/a").exists());
-        // A link that appears after the file was read.
+        // The link appears after the file was read.
         let read = OnDisk::read(&at("etc/late.json")).unwrap();
         symlink(at("etc/mcp.json"), at("etc/late.json")).unwrap();
         give(&at("etc/late.json"));
         read.replace(Some("theirs")).unwrap_err();
-        // A folder in which every user may replace entries.
+        // Every user may replace entries of this folder.
         fs::create_dir(at("open")).unwrap();
         fs::set_permissions(at("open"), fs::Permissions::from_mode(0o777)).unwrap();
         symlink(at("etc"), at("open/link")).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_turned_elsewhere_after_its_check_is_written_nowhere_else() {
+    fn a_path_that_is_redirected_after_its_check_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["etc", "home"] {
@@ -303,7 +303,7 @@ mod tests {
             (all("old"), all("etc")),
             (vec!["f".into(), "f.bak".into()], vec!["f".into()])
         );
-        // The file itself is replaced by a link.
+        // Now the file itself is replaced by a link.
         fs::remove_file(at("old/f")).unwrap();
         symlink(at("etc/f"), at("old/f")).unwrap();
         place.reader().unwrap_err();

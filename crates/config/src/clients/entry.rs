@@ -91,7 +91,7 @@ impl Client {
             }
             Style::Gemini => json!({"httpUrl": url, "headers": headers}),
             Style::Goose => json!({"type": "streamable_http", "uri": url, "headers": headers}),
-            // A key is already there, so the client need not try to sign in.
+            // The header contains the token, so the client must not try to sign in.
             Style::Opencode => {
                 json!({"type": "remote", "url": url, "headers": headers, "oauth": false, "enabled": true})
             }

@@ -142,7 +142,7 @@ impl ClientFile {
                 .iter()
                 .try_for_each(|(name, entry)| self.put(name, entry));
         }
-        // The others are added after this one.
+        // This ensures that the container has a server, after which the others are added.
         self.put(name, entry)?;
         let rest: Vec<_> = rest
             .iter()
@@ -174,7 +174,7 @@ impl ClientFile {
         self.take_in(new, &edits)
     }
 
-    /// Accepts the new text if only these servers differ in it, and each one is as wanted or gone.
+    /// Accepts the new text if only these servers have changed, and each of them has its new entry or is gone.
     fn take_in(
         &mut self,
         new: Option<String>,
@@ -327,7 +327,7 @@ fn without<'v>(value: Option<&'v Value>, names: &HashSet<&str>) -> Split<'v> {
             let (mut those, mut rest) = (Vec::new(), Vec::new());
             let mut seen = HashSet::new();
             for item in items {
-                // If several have the same name, the first one counts.
+                // If several items have the same name, the first one counts.
                 if names.contains(named(item)) && seen.insert(named(item)) {
                     those.push((named(item), item));
                 } else {

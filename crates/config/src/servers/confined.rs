@@ -1,5 +1,5 @@
-//! The sandbox settings of an entry, and how its server is kept running. The keys are at the top level of the entry or
-//! under `toolwharf`, in camel case or snake case, and mean the same as in a registration.
+//! Toolwharf's own options of an entry. Sandbox options are at the top level of the entry or under `toolwharf`, all
+//! other options only under `toolwharf`. Each option means the same as in a registration.
 
 use std::sync::Arc;
 
@@ -11,70 +11,59 @@ use model::{
 use serde_json::Map;
 
 use super::super::interpolate::Unknown;
-use super::super::members::{Reader, snake};
+use super::super::keys::{SANDBOX_KEYS, TOOLWHARF_KEYS, snake};
+use super::super::members::Reader;
+use super::super::problem::Problem;
 use super::super::sandbox;
 use super::super::shape::span;
 use super::Entry;
 use api::Wrong;
 
-/// Keys for launched servers only.
-pub const SANDBOX_KEYS: &[&str] = &[
-    "image",
-    "sandbox",
-    "volumes",
-    "mounts",
-    "network",
-    "port",
-    "ports",
-    "path",
-    "packages",
-    "start",
-    "restart",
-    "heartbeat",
-];
 /// Keys that imply a sandbox.
 const SANDBOX_MARKS: [&str; 6] = ["image", "volumes", "mounts", "network", "port", "ports"];
 
-/// The sandbox keys that an entry has.
-pub(super) struct Confining<'o, 'a>(Vec<&'o ObjectProp<'a>>);
+/// The keys of an entry that only Toolwharf reads, except those whose reader reports each wrong item itself.
+pub(super) struct OwnKeys<'o, 'a>(Vec<&'o ObjectProp<'a>>);
 
-impl<'o, 'a> Confining<'o, 'a> {
-    /// Keys under `toolwharf` come first, because they are only for Toolwharf.
+impl<'o, 'a> OwnKeys<'o, 'a> {
+    /// Keys under `toolwharf` come first, because no other program reads them. Sandbox keys may also be next to
+    /// `toolwharf`.
     pub(super) fn of(entry: &'o Object<'a>, ours: Option<&'o Object<'a>>) -> Self {
-        let is_one = |prop: &&ObjectProp<'_>| SANDBOX_KEYS.contains(&prop.name.as_str());
-        let all = ours
-            .into_iter()
-            .chain([entry])
-            .flat_map(|object| &object.properties);
-        Self(all.filter(is_one).collect())
+        const READ_ELSEWHERE: [&str; 3] = ["projects", "disabledTools", "login"];
+        let is_option = |key: &str| TOOLWHARF_KEYS.contains(&key) && !READ_ELSEWHERE.contains(&key);
+        let nested = ours.into_iter().flat_map(|ours| &ours.properties);
+        let nested = nested.filter(|prop| is_option(prop.name.as_str()) || is_of_sandbox(prop));
+        let beside = entry.properties.iter().filter(is_of_sandbox);
+        Self(nested.chain(beside).collect())
     }
 
+    /// The property with this name, in camel case or snake case.
     pub(super) fn get(&self, key: &str) -> Option<&'o ObjectProp<'a>> {
-        self.0
-            .iter()
-            .find(|prop| prop.name.as_str() == key)
-            .copied()
+        let mut props = self.0.iter().copied();
+        props.find(|prop| prop.name.as_str() == key || snake(prop.name.as_str()) == key)
     }
 }
 
 impl Entry<'_> {
-    /// Applies the sandbox settings to a launched server.
-    pub(super) fn confine(
+    /// Reads the options, and the sandbox of a launched server.
+    pub(super) fn options(
         &mut self,
         server: &ObjectProp<'_>,
-        confining: &Confining<'_, '_>,
+        own: &OwnKeys<'_, '_>,
         spec: &mut ServerSpec,
     ) {
-        let Origin::Launch(launch) = &mut spec.origin else {
-            return self.refuse(confining);
-        };
-        let launch = Arc::make_mut(launch);
+        let is_launched = spec.launch().is_some();
         let mut members = Map::new();
-        for prop in &confining.0 {
-            let key = prop.name.as_str();
-            if !members.contains_key(key) {
-                let value = self.json(&prop.value);
-                members.insert(key.to_owned(), value);
+        for prop in &own.0 {
+            let key = snake(prop.name.as_str());
+            // Beside a `url`, a sandbox key may be meant for another program.
+            let is_read = is_launched || !is_of_sandbox(prop);
+            if is_read && !members.contains_key(&key) {
+                let value = match self.json(&prop.value) {
+                    serde_json::Value::Bool(true) if key == "sandbox" => Map::new().into(),
+                    value => value,
+                };
+                members.insert(key, value);
             }
         }
         let mut errors = Vec::new();
@@ -93,38 +82,50 @@ impl Entry<'_> {
             members: &members,
             errors: &mut errors,
         };
+        crate::options(&mut reader, spec);
+        self.confine(&mut reader, own, spec);
+        for wrong in errors {
+            self.misread(server, own, &wrong);
+        }
+    }
+
+    /// Applies the sandbox settings to a launched server.
+    fn confine(&mut self, reader: &mut Reader<'_>, own: &OwnKeys<'_, '_>, spec: &mut ServerSpec) {
+        let Origin::Launch(launch) = &mut spec.origin else {
+            return self.refuse(own);
+        };
+        let launch = Arc::make_mut(launch);
         let wanted = match reader.get("sandbox") {
             Some(serde_json::Value::Bool(wanted)) => Some(*wanted),
             Some(_) => Some(true),
             None => None,
         };
-        let asks = || SANDBOX_MARKS.iter().any(|key| confining.get(key).is_some());
+        let asks = || SANDBOX_MARKS.iter().any(|key| own.get(key).is_some());
         let is_sandboxed = wanted.unwrap_or_else(|| self.defaults.sandbox || asks());
         if is_sandboxed {
-            sandboxed(&mut reader, launch);
-        } else if let Some(key) = SANDBOX_MARKS
-            .iter()
-            .find(|key| confining.get(key).is_some())
-        {
+            sandboxed(reader, launch);
+        } else if let Some(key) = SANDBOX_MARKS.iter().find(|key| own.get(key).is_some()) {
             reader.wrong(
                 key,
-                "is only for servers in a sandbox: remove it, or `\"sandbox\": false`",
+                "is only for servers in a sandbox: remove this key, or `\"sandbox\": false`",
             );
         }
         let packages = reader.word::<Packages>("packages");
         if is_sandboxed && packages == Some(Packages::Newest) {
-            reader.wrong("packages", "is \"pinned\" in a sandbox: remove it");
+            reader.wrong(
+                "packages",
+                "is always \"pinned\" in a sandbox: remove this key",
+            );
         }
         launch.packages = packages.unwrap_or(self.defaults.packages);
-        spec.lazy = sandbox::start(&mut reader);
         spec.restart = reader.word::<RestartPolicy>("restart");
         // A program on the host may respond slowly, so it is pinged only if the entry says so.
         if is_sandboxed || reader.get("heartbeat").is_some() {
-            spec.heartbeat = sandbox::heartbeat(&mut reader);
+            spec.heartbeat = crate::heartbeat(reader);
         }
         if is_sandboxed
             && spec.sharing == Sharing::Session
-            && launch.sandbox().is_some_and(|own| !own.volumes.is_empty())
+            && launch.sandbox().is_some_and(|it| !it.volumes.is_empty())
         {
             reader.wrong("volumes", "cannot be shared by the instances of several sessions: use `\"sharing\": \"shared\"`");
         }
@@ -133,18 +134,16 @@ impl Entry<'_> {
                 Some(_) => "",
                 None => "; or write `\"sandbox\": false`",
             };
-            let why = "has no `cwd`: mount a host folder with `mounts`, and use its path inside the sandbox in `args`";
+            let why = "does not support `cwd`: mount a host folder with `mounts`, and use its path inside the sandbox in `args`";
             reader.wrong("sandbox", format!("{why}{way_out}"));
-        }
-        for wrong in errors {
-            self.misread(server, confining, &wrong);
         }
     }
 
-    /// Refuses the keys that have no effect beside a `url`. The others may be meant for another program.
-    fn refuse(&mut self, confining: &Confining<'_, '_>) {
+    /// Reports sandbox keys beside a `url`, where they have no effect. Keys that are not in this list may be meant for
+    /// another program.
+    fn refuse(&mut self, own: &OwnKeys<'_, '_>) {
         for key in ["sandbox", "image", "volumes", "mounts"] {
-            if let Some(prop) = confining.get(key) {
+            if let Some(prop) = own.get(key) {
                 let what = format!(
                     "`{key}` of server `{}` is only for servers that are launched here",
                     self.server
@@ -155,24 +154,26 @@ impl Entry<'_> {
         }
     }
 
-    fn misread(&mut self, server: &ObjectProp<'_>, confining: &Confining<'_, '_>, wrong: &Wrong) {
-        let path = wrong.pointer.trim_start_matches('/').replace('/', ".");
-        let key = path.split('.').next().unwrap_or_default();
-        let is_one = key == "ports" && confining.get("port").is_some();
-        let key = if is_one { "port" } else { key };
-        // If two keys conflict, `wrong` may name one that the entry does not have. The conflict may also be with the
-        // settings.
-        let prop = confining.get(key).or_else(|| confining.0.first().copied());
-        let prop = prop.unwrap_or(server);
-        let path = if is_one { key } else { &path };
+    fn misread(&mut self, server: &ObjectProp<'_>, own: &OwnKeys<'_, '_>, wrong: &Wrong) {
+        let mut parts = wrong.pointer.trim_start_matches('/').split('/');
+        let key = parts.next().unwrap_or_default();
+        let one = own.get("port").filter(|_| key == "ports");
+        let mut path = key.to_owned();
+        if let Some(prop) = one.or_else(|| own.get(key)) {
+            path = prop.name.as_str().to_owned();
+        }
+        if one.is_none() {
+            path.extend(parts.flat_map(|part| [".", part]));
+        }
         let what = format!("`{path}` of server `{}` is not usable", self.server);
-        let help = format!("it {}", wrong.detail);
-        let place = if std::ptr::eq(prop, server) {
-            span(&prop.name)
-        } else {
-            span(&prop.value)
+        // If two keys conflict, `wrong` may name the one that the entry does not have. If the entry conflicts with a
+        // default from the settings, it may have neither.
+        let of_sandbox = || own.0.iter().copied().find(is_of_sandbox);
+        let problem = match one.or_else(|| own.get(key)).or_else(of_sandbox) {
+            Some(prop) => Problem::showing(self.source, span(&prop.value), what),
+            None => Problem::at(self.source, span(&server.name), what),
         };
-        self.wrong(place, what, help);
+        self.report(problem.help(format!("it {}", wrong.detail)));
     }
 
     /// A value as JSON, with texts filled in and keys in snake case.
@@ -193,32 +194,21 @@ impl Entry<'_> {
     }
 }
 
+fn is_of_sandbox(prop: &&ObjectProp<'_>) -> bool {
+    SANDBOX_KEYS.contains(&prop.name.as_str())
+}
+
 /// Moves a program into the sandbox that its entry describes.
 fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
     let mut sandbox = Sandbox::new("");
-    if reader
-        .get("sandbox")
-        .is_some_and(|value| !value.is_boolean())
-        && let Some(mut reader) = reader.inner("sandbox")
-    {
-        reader.known(&[
-            "provider", "cpu", "memory", "disk", "pids", "strict", "show", "hide",
-        ]);
-        sandbox.provider = reader.word::<Provider>("provider");
-        sandbox::shown(&mut reader, &mut sandbox);
-        sandbox::limits(&mut reader, &mut sandbox);
-    }
-    sandbox::volumes(reader, &mut sandbox);
-    sandbox.network = sandbox::network(reader);
-    sandbox::ports(reader, &mut sandbox);
-    if sandbox.ports.is_empty() {
-        launch.reach = Reach::Streams;
-    } else {
-        launch.reach = Reach::Port {
-            path: sandbox::path(reader),
-        };
-    }
     let is_image = matches!(launch.program, Program::Image { .. });
+    sandbox::sandbox(reader, "sandbox", is_image, &mut sandbox);
+    launch.reach = match sandbox.ports.is_empty() {
+        true => Reach::Streams,
+        false => Reach::Port {
+            path: sandbox::path(reader),
+        },
+    };
     if sandbox
         .provider
         .is_some_and(|provider| is_image == (provider == Provider::Process))
@@ -227,9 +217,6 @@ fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
             "sandbox",
             "names a provider that cannot run it: `process` runs commands, all others run images",
         );
-    }
-    if is_image && !(sandbox.show.is_empty() && sandbox.hide.is_empty()) {
-        reader.wrong("sandbox", sandbox::SHOWN_ONLY_TO_COMMANDS);
     }
     launch.place = Place::Sandbox(sandbox);
 }

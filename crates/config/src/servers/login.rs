@@ -20,21 +20,6 @@ use super::super::problem::Problem;
 use super::super::shape::span;
 use super::Entry;
 
-const LOGIN_KEYS: [&str; 13] = [
-    "mode",
-    "grant",
-    "client_id",
-    "client_secret",
-    "private_key",
-    "client_auth",
-    "issuer",
-    "scopes",
-    "resource",
-    "pkce",
-    "assertion",
-    "assertion_file",
-    "idp",
-];
 const MODE_RULE: &str = "must be \"none\", \"shared\" or \"user\"";
 
 impl Entry<'_> {
@@ -108,7 +93,7 @@ impl Entry<'_> {
 /// Finds the variables that are access tokens, among those for which `may_be` returns true.
 ///
 /// # Errors
-/// They belong to more than one login.
+/// If they belong to more than one login.
 pub fn login_variables(
     env: &BTreeMap<String, String>,
     may_be: impl Fn(&str) -> bool,
@@ -136,7 +121,7 @@ pub fn login_variables(
 }
 
 fn read(reader: &mut Reader<'_>) -> Login {
-    reader.known(&LOGIN_KEYS);
+    reader.known_at("/LoginOfEntry/anyOf/1/properties");
     let usual = Login::default();
     let login = Login {
         mode: word::<LoginMode>(reader, "mode", MODE_RULE),
@@ -173,8 +158,7 @@ fn read(reader: &mut Reader<'_>) -> Login {
         }
     }
     if (login.grant == Grant::JwtBearer) != login.assertion.is_some() {
-        let must =
-            "must be \"jwt_bearer\" with one of `assertion` and `assertionFile`, and only then";
+        let must = "must be \"jwt_bearer\" if `assertion` or `assertionFile` is set, and only then";
         reader.wrong("grant", must);
     }
     login
@@ -185,7 +169,7 @@ fn assertion(reader: &mut Reader<'_>) -> Option<Assertion> {
     let file = reader.text("assertion_file").map(PathBuf::from);
     let mut idp = None;
     if let Some(mut reader) = reader.inner("idp") {
-        reader.known(&["issuer", "client_id", "client_secret"]);
+        reader.known_at("/LoginOfEntry/anyOf/1/properties/idp/properties");
         let client_secret = reader.text("client_secret").map(Hidden::new);
         let named = reader.text("issuer").zip(reader.text("client_id"));
         if named.is_none() {

@@ -1,4 +1,4 @@
-//! Finds fields that have no effect in the kind of entry in which they are.
+//! Finds fields that have no effect in their kind of entry.
 //!
 //! An entry has either a `url` or a `command` (or `image`). In a file, which other programs may read too, fields of the
 //! other kind cause a warning. In an entry that is written through Toolwharf ([`misplaced`]), they are an error,
@@ -9,18 +9,19 @@ use jsonc_parser::ast::Object;
 use model::{Origin, Program};
 use serde_json::Value;
 
+use super::super::keys::SANDBOX_KEYS;
 use super::super::problem::Problem;
 use super::super::shape::span;
-use super::{Entry, SANDBOX_KEYS};
+use super::Entry;
 
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
-/// Keys for launched servers only, in addition to [`SANDBOX_KEYS`].
+/// Keys for launched servers only, in addition to the ones that describe the sandbox.
 const LAUNCHED_KEYS: [&str; 4] = ["command", "args", "env", "cwd"];
 /// Keys for remote servers only.
 const REMOTE_KEYS: [&str; 4] = ["url", "serverUrl", "httpUrl", "headers"];
-const BESIDE_URL: &str = "has no effect in an entry with a `url`, which reaches a server that runs elsewhere: remove it, or the `url`";
-const BESIDE_COMMAND: &str = "has no effect in an entry with a `command` or an `image`, which launches a server: remove it, or the `command`";
-const BESIDE_IMAGE: &str = "has no effect in an entry with an `image`: remove it";
+const BESIDE_URL: &str = "has no effect in an entry with a `url`, because Toolwharf does not launch that server: remove this key, or the `url`";
+const BESIDE_COMMAND: &str = "has no effect in an entry with a `command` or an `image`, because Toolwharf launches that server: remove this key, or the `command` or `image`";
+const BESIDE_IMAGE: &str = "has no effect in an entry with an `image`: remove this key";
 
 /// The fields without an effect, with their places.
 #[must_use]
@@ -47,8 +48,8 @@ pub fn misplaced(entry: &Value) -> Vec<Wrong> {
     };
     if is_remote {
         check(entry, "", &LAUNCHED_KEYS, BESIDE_URL);
-        check(entry, "", SANDBOX_KEYS, BESIDE_URL);
-        check(ours, "/toolwharf", SANDBOX_KEYS, BESIDE_URL);
+        check(entry, "", &SANDBOX_KEYS, BESIDE_URL);
+        check(ours, "/toolwharf", &SANDBOX_KEYS, BESIDE_URL);
     } else {
         check(entry, "", &REMOTE_KEYS, BESIDE_COMMAND);
         if is_image {

@@ -2,7 +2,7 @@
 //!
 //! Keys of an entry: `command`, `args`, `env`, `cwd`, `type` or `transport`, `url` (also `serverUrl`, `httpUrl`),
 //! `headers`, `disabled` or `enabled`, `timeout`, `disabledTools` (also `excludeTools`), and Toolwharf's own options
-//! under `toolwharf`. The keys of [`confined`] can also be at the top level. Other keys belong to other clients and are
+//! under `toolwharf`. The sandbox options can also be at the top level. Other keys belong to other clients and are
 //! ignored, with a warning if one looks like a typo.
 //!
 //! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in seconds, as in Cline: half a
@@ -16,7 +16,6 @@ mod values;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::Path;
 
@@ -24,18 +23,15 @@ use api::Wrong;
 use jsonc_parser::CollectOptions;
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
-use model::{
-    Breaker, Declared, Defaults, EraPolicy, Login, ProjectId, Secrets, ServerName, ServerSpec,
-    Settings, Sharing,
-};
+use model::{Declared, Defaults, Login, ProjectId, Secrets, ServerName, ServerSpec, Settings};
 
 use super::interpolate::{Variables, workspace_of};
+use super::keys::{ENTRY_KEYS, SANDBOX_KEYS, TOOLWHARF_KEYS};
 use super::problem::{Problem, nearest};
 use super::sandbox;
 use super::shape::{self, PARSE_OPTIONS, duplicates, kind, printable, span};
-use super::source::{ENTRY_KEYS, Source, Syntax};
-use confined::Confining;
-pub use confined::SANDBOX_KEYS;
+use super::source::{Source, Syntax};
+use confined::OwnKeys;
 pub use login::login_variables;
 pub use misplaced::misplaced;
 
@@ -54,7 +50,7 @@ pub(crate) struct Outcome {
     pub warnings: Vec<Problem>,
     /// Required variables that are not set. Each one is also among the problems.
     unset: BTreeSet<String>,
-    /// The number of problems that are texts which could not be filled in.
+    /// The number of problems about texts whose variables could not be filled in.
     unfilled: usize,
 }
 
@@ -66,7 +62,7 @@ pub struct Unfit {
     pub wrong: Vec<Wrong>,
     /// Required variables that are not set.
     pub unset: BTreeSet<String>,
-    /// True if the only problems are texts that could not be filled in.
+    /// True if all problems are about texts whose variables could not be filled in.
     pub is_only_unfilled: bool,
 }
 
@@ -78,19 +74,6 @@ const FOREIGN_KEYS: &[&str] = &[
     "alwaysAllow",
     "autoApprove",
     "source",
-];
-/// Keys under `toolwharf`, in addition to [`SANDBOX_KEYS`].
-pub const TOOLWHARF_KEYS: &[&str] = &[
-    "maxConcurrency",
-    "sharing",
-    "era",
-    "callTimeoutMs",
-    "startTimeoutMs",
-    "breakerFailures",
-    "breakerCooldownMs",
-    "projects",
-    "disabledTools",
-    "login",
 ];
 
 /// Parses the servers of a file. `settings` contain the defaults and the logins. `None`: they are not known.
@@ -229,7 +212,7 @@ fn walk(value: &Value<'_>, offset: usize, path: &mut Vec<String>) {
 const PLACEHOLDER_VALUES: [&str; 2] = ["x", "https://x.invalid"];
 
 /// Parses an entry of a project, with the project's secrets as variables. If a secret is missing, the entry is still
-/// described, as unusable (P04).
+/// described, as unusable.
 ///
 /// # Errors
 /// The problems that do not depend on the values of secrets.
@@ -240,7 +223,7 @@ pub fn check_project(
     secrets: &HashMap<String, String>,
 ) -> Result<ServerSpec, Unfit> {
     let path = Path::new("/");
-    // First with the variables as their own values, because this form is displayed.
+    // First, the value of each variable `NAME` is `${NAME}`, because this form is displayed.
     let mut form = check(path, name, entry, &|name| Some(format!("${{{name}}}")));
     for any in PLACEHOLDER_VALUES {
         form = form.or_else(|_| check(path, name, entry, &|_| Some(any.to_owned())));
@@ -323,8 +306,8 @@ impl Entry<'_> {
 
         let enabled = self.enabled(entry);
         self.active = enabled;
-        let confining = Confining::of(entry, entry.get_object("toolwharf"));
-        let origin = self.origin(prop, entry, &confining);
+        let own = OwnKeys::of(entry, entry.get_object("toolwharf"));
+        let origin = self.origin(prop, entry, &own);
         let (name, origin) = (name?, origin?);
         self.warn_of_misplaced(entry, &origin);
         let mut spec = ServerSpec::new(name, origin);
@@ -332,13 +315,13 @@ impl Entry<'_> {
         for key in ["disabledTools", "excludeTools"] {
             spec.disabled_tools.extend(self.tools(entry, key));
         }
-        if let Some(timeout) = self.timeout(entry, "timeout", true) {
+        if let Some(timeout) = self.timeout(entry) {
             spec.call_timeout = timeout;
         }
         self.ours(entry, &mut spec);
+        self.options(prop, &own, &mut spec);
         self.login(entry, &mut spec);
         self.tokens(&mut spec);
-        self.confine(prop, &confining, &mut spec);
         sandbox::name(&mut spec);
         Some(spec)
     }
@@ -354,7 +337,7 @@ impl Entry<'_> {
     fn unknown_keys(&mut self, entry: &Object<'_>) {
         for prop in &entry.properties {
             let key = prop.name.as_str();
-            let lists = [ENTRY_KEYS, FOREIGN_KEYS, SANDBOX_KEYS];
+            let lists: [&[&str]; 3] = [&ENTRY_KEYS, FOREIGN_KEYS, &SANDBOX_KEYS];
             if lists.iter().any(|known| known.contains(&key)) {
                 continue;
             }
@@ -367,14 +350,14 @@ impl Entry<'_> {
                     format!(
                         "`includeTools` of server `{server}` is not read: all tools are offered"
                     ),
-                    "list the others in `disabledTools`".to_owned(),
+                    "list the tools to hide in `disabledTools`".to_owned(),
                 ));
             } else if key == "envFile" {
                 self.warnings.push(warning(
                     format!("`envFile` of server `{server}` is not read"),
                     "list the variables in `env`, as `\"NAME\": \"${NAME}\"`".to_owned(),
                 ));
-            } else if let Some(known) = nearest(key, ENTRY_KEYS) {
+            } else if let Some(known) = nearest(key, &ENTRY_KEYS) {
                 self.warnings.push(warning(
                     format!(
                         "`{}` of server `{server}` is not a known key",
@@ -404,18 +387,6 @@ impl Entry<'_> {
         enabled.unwrap_or(true) && !disabled.unwrap_or(false)
     }
 
-    /// A whole number from 1 to `most`.
-    fn count(&mut self, ours: &Object<'_>, key: &str, most: u32) -> Option<NonZeroU32> {
-        let prop = ours.get(key)?;
-        let number = prop.value.as_number_lit();
-        let number = number.and_then(|number| number.value.parse::<NonZeroU32>().ok());
-        let fits = number.filter(|number| number.get() <= most);
-        if fits.is_none() {
-            self.wrong_value(prop, &format!("a whole number from 1 to {most}"));
-        }
-        fits
-    }
-
     fn ours(&mut self, entry: &Object<'_>, spec: &mut ServerSpec) {
         let Some(prop) = entry.get("toolwharf") else {
             return;
@@ -437,35 +408,13 @@ impl Entry<'_> {
                     printable(key),
                     self.server
                 );
-                let known = [TOOLWHARF_KEYS, SANDBOX_KEYS].concat();
+                let known = [TOOLWHARF_KEYS.as_slice(), &SANDBOX_KEYS].concat();
                 let help = match nearest(key, &known) {
                     Some(known) => format!("did you mean `{known}`?"),
                     None => format!("known are {}", known.join(", ")),
                 };
                 self.wrong(span(&prop.name), what, help);
             }
-        }
-        spec.max_concurrency = self.count(ours, "maxConcurrency", 10_000);
-        let failures = self.count(ours, "breakerFailures", 1000);
-        let cooldown = self.timeout(ours, "breakerCooldownMs", false);
-        if failures.is_some() || cooldown.is_some() {
-            let usual = Breaker::default();
-            spec.breaker = Some(Breaker {
-                failures: failures.map_or(usual.failures, NonZeroU32::get),
-                cooldown: cooldown.unwrap_or(usual.cooldown),
-            });
-        }
-        if let Some(era) = self.policy::<EraPolicy>(ours, "era", EraPolicy::WORDS) {
-            spec.era = era;
-        }
-        if let Some(sharing) = self.policy::<Sharing>(ours, "sharing", Sharing::WORDS) {
-            spec.sharing = sharing;
-        }
-        if let Some(timeout) = self.timeout(ours, "callTimeoutMs", false) {
-            spec.call_timeout = timeout;
-        }
-        if let Some(timeout) = self.timeout(ours, "startTimeoutMs", false) {
-            spec.start_timeout = timeout;
         }
         for (word, at) in self.words(ours, "projects", r#"["my-project"]"#) {
             match ProjectId::parse(word) {
@@ -499,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_lacks_secrets_is_described_all_the_same() {
+    fn an_entry_with_unset_secrets_is_described_as_unusable() {
         let project = ProjectId::parse("p").expect("an id");
         let name = ServerName::parse("s").expect("a name");
         let check = |entry: serde_json::Value, secrets: &[(&str, &str)]| {

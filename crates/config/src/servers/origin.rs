@@ -8,10 +8,10 @@ use jsonc_parser::ast::{Object, ObjectProp, Value};
 use model::{Launch, Login, Origin, Place, Program, Remote};
 
 use super::super::interpolate::Unknown;
+use super::super::keys::ENTRY_KEYS;
 use super::super::problem::{Problem, nearest};
 use super::super::shape::{duplicates, kind, printable, span};
-use super::super::source::ENTRY_KEYS;
-use super::{Entry, confined::Confining};
+use super::{Entry, confined::OwnKeys};
 
 const COMMAND_SLIPS: &[&str] = &[
     "cmd",
@@ -32,7 +32,7 @@ impl Entry<'_> {
         &mut self,
         prop: &ObjectProp<'_>,
         entry: &Object<'_>,
-        confining: &Confining<'_, '_>,
+        own: &OwnKeys<'_, '_>,
     ) -> Option<Origin> {
         let url = ["url", "serverUrl", "httpUrl"]
             .iter()
@@ -43,7 +43,7 @@ impl Entry<'_> {
             Some(word) => Some(self.transport_word(word)?),
             None => None,
         };
-        if let (Some(image), None) = (confining.get("image"), url) {
+        if let (Some(image), None) = (own.get("image"), url) {
             return self.image(entry, image, command);
         }
         match (named, command, url) {
@@ -56,7 +56,7 @@ impl Entry<'_> {
             (None, Some(command), Some(_)) => {
                 let what = format!("server `{}` has both a `command` and a `url`", self.server);
                 let help =
-                    "remove one, or say which with `\"type\": \"stdio\"` or `\"type\": \"http\"`";
+                    "remove one, or choose one with `\"type\": \"stdio\"` or `\"type\": \"http\"`";
                 self.wrong(span(&command.name), what, help);
                 None
             }
@@ -174,7 +174,7 @@ impl Entry<'_> {
         }
         if program.contains('\0') || args.iter().any(|arg| arg.contains('\0')) {
             let what = format!(
-                "`command` or `args` of server `{}` hold a NUL character",
+                "`command` or `args` of server `{}` contain a NUL character",
                 self.server
             );
             self.wrong(span(&command.name), what, "remove it");

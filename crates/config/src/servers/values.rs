@@ -8,12 +8,10 @@ use jsonc_parser::ast::{Object, ObjectProp, Value};
 use model::NativeName;
 
 use super::super::interpolate::{self, Unknown};
+use super::super::members::{TIME_RANGE_MS, TIME_RULE};
 use super::super::problem::Problem;
 use super::super::shape::{duplicates, kind, printable, span};
 use super::Entry;
-
-/// A day. A greater value is probably in the wrong unit.
-const MAX_TIMEOUT_MS: f64 = 86_400_000.0;
 
 impl Entry<'_> {
     /// An object of names and texts. Numbers and booleans are converted to text, and null counts as absent.
@@ -40,7 +38,11 @@ impl Entry<'_> {
                     "a variable name in `env` of server `{}` is not allowed",
                     self.server
                 );
-                self.wrong(span(&prop.name), what, "it cannot be empty or hold `=`");
+                self.wrong(
+                    span(&prop.name),
+                    what,
+                    "it must not be empty or contain `=`",
+                );
                 continue;
             }
             let text = match &prop.value {
@@ -112,49 +114,25 @@ impl Entry<'_> {
         words
     }
 
-    pub(super) fn policy<P: std::str::FromStr>(
-        &mut self,
-        object: &Object<'_>,
-        key: &str,
-        words: &[&str],
-    ) -> Option<P> {
-        let prop = object.get(key)?;
-        let parsed = prop
-            .value
-            .as_string_lit()
-            .and_then(|text| text.value.parse().ok());
-        if parsed.is_none() {
-            self.wrong_value(prop, &format!("one of `{}`", words.join("`, `")));
-        }
-        parsed
-    }
-
-    pub(super) fn timeout(
-        &mut self,
-        object: &Object<'_>,
-        key: &str,
-        cline: bool,
-    ) -> Option<Duration> {
-        let prop = object
-            .get(key)
+    /// The time limit of a call. See the module documentation for the unit.
+    pub(super) fn timeout(&mut self, entry: &Object<'_>) -> Option<Duration> {
+        let prop = entry
+            .get("timeout")
             .filter(|prop| !matches!(prop.value, Value::NullKeyword(_)))?;
-        let number = prop
-            .value
-            .as_number_lit()
-            .and_then(|n| n.value.parse::<f64>().ok());
-        let ms = match number {
-            Some(number) if cline && number < 1000.0 => number * 1000.0,
-            Some(number) => number,
-            None => f64::NAN,
-        };
-        if (1.0..=MAX_TIMEOUT_MS).contains(&ms) {
-            return Some(Duration::from_secs_f64(ms / 1000.0));
+        let number = prop.value.as_number_lit();
+        let number = number.and_then(|number| number.value.parse::<f64>().ok());
+        let ms = number.map(|number| {
+            if number < 1000.0 {
+                number * 1000.0
+            } else {
+                number
+            }
+        });
+        let ms = ms.filter(|ms| TIME_RANGE_MS.contains(ms));
+        if ms.is_none() {
+            self.wrong_value(prop, TIME_RULE);
         }
-        self.wrong_value(
-            prop,
-            "a number of milliseconds, above 0 and at most 86400000 (a day)",
-        );
-        None
+        ms.map(|ms| Duration::from_secs_f64(ms / 1000.0))
     }
 
     pub(super) fn boolean(&mut self, object: &Object<'_>, key: &str) -> Option<bool> {
@@ -162,7 +140,7 @@ impl Entry<'_> {
         if let Value::BooleanLit(boolean) = &prop.value {
             return Some(boolean.value);
         }
-        self.wrong_value(prop, "`true` or `false`, without quotes");
+        self.wrong_value(prop, "must be `true` or `false`, without quotes");
         None
     }
 
@@ -184,11 +162,11 @@ impl Entry<'_> {
         self.wrong(span(&prop.value), what, help);
     }
 
-    /// For Toolwharf's keys whose value is not a secret.
-    pub(super) fn wrong_value(&mut self, prop: &ObjectProp<'_>, expected: &str) {
+    /// Reports an invalid value, and shows it. Only for Toolwharf's own keys whose value is not a secret.
+    pub(super) fn wrong_value(&mut self, prop: &ObjectProp<'_>, must: &str) {
         let key = printable(prop.name.as_str());
-        let what = format!("bad `{key}` of server `{}`", self.server);
-        let help = format!("write {expected}");
+        let what = format!("`{key}` of server `{}` is not usable", self.server);
+        let help = format!("it {must}");
         self.report(Problem::showing(self.source, span(&prop.value), what).help(help));
     }
 

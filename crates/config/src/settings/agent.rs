@@ -46,7 +46,7 @@ pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
             None => {
                 let path = path.display();
                 let what = format!("{path} cannot be read, is not text, or is too long");
-                let write = "a text file of at most 256 KiB, beside this one";
+                let write = "the path of a text file of at most 256 KiB, relative to the folder of this file";
                 walk.wrong(span, &what, write);
             }
         }

@@ -26,7 +26,7 @@ pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
             let must = "letters, digits, `-` and `_`, at most 64: [auth.oidc.corp]";
-            walk.wrong(key.span(), "bad name of an issuer", must);
+            walk.wrong(key.span(), "bad issuer name", must);
         } else if let Some(items) = value.get_ref().as_table() {
             let table = Table::new(walk, items, "auth.oidc.*.");
             if let Some(issuer) = issuer(table, key.span()) {
@@ -105,7 +105,7 @@ fn access_rule(walk: &Walk<'_>, item: &Spanned<DeValue<'_>>) -> Option<AccessRul
     if !items.contains_key("role") {
         let must = format!("`role = …`, one of `{}`", Role::WORDS.join("`, `"));
         walk.wrong(item.span(), "a rule without a role", &must);
-        // Marks the other keys as known.
+        // Reading the other keys marks them as known.
         for key in ["claim", "values", "projects"] {
             table.item(key);
         }
@@ -126,22 +126,31 @@ fn access_rule(walk: &Walk<'_>, item: &Spanned<DeValue<'_>>) -> Option<AccessRul
         (None, true) => None,
         _ => {
             let must = "both, or neither for all users of the issuer";
-            walk.wrong(item.span(), "`claim` and `values` need each other", must);
+            walk.wrong(
+                item.span(),
+                "`claim` and `values` are only valid together",
+                must,
+            );
             return None;
         }
     };
-    // Without its projects, the rule would apply everywhere.
+    // A rule with an invalid project id is dropped, because without its list it would apply to all projects.
     if projects.len() < named {
         return None;
     }
     if listed && projects.is_empty() {
-        let must = "projects, or remove the key so that the rule applies everywhere";
-        walk.wrong(item.span(), "a rule of no project", must);
+        let must =
+            "the ids of projects, or remove `projects` so that the rule applies to all of them";
+        walk.wrong(item.span(), "a rule with an empty list of projects", must);
         return None;
     }
     if listed && role == Role::Admin {
         let must = "`manage`, or leave `projects` out";
-        walk.wrong(item.span(), "an administrator of a project", must);
+        walk.wrong(
+            item.span(),
+            "the role `admin` in a rule with `projects`",
+            must,
+        );
         return None;
     }
     Some(AccessRule {

@@ -1,4 +1,4 @@
-//! `[logins.NAME]`: where users sign in for the access tokens of variables (`${login:NAME}`).
+//! `[logins.NAME]`: the issuers at which users sign in to get access tokens for variables (`${login:NAME}`).
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -20,7 +20,7 @@ pub(super) fn logins(walk: &Walk<'_>, all: &DeTable<'_>) -> BTreeMap<String, Log
         let name: &str = key.get_ref();
         if !is_login(name) {
             let must = "letters, digits, `-` and `_`, at most 64: [logins.github]";
-            walk.wrong(key.span(), "bad name of a login", must);
+            walk.wrong(key.span(), "bad login name", must);
         } else if let Some(items) = value.get_ref().as_table() {
             let table = Table::new(walk, items, "logins.*.");
             logins.extend(login(table, key.span()).map(|login| (name.to_owned(), login)));
@@ -70,7 +70,7 @@ fn login(mut table: Table<'_, '_>, at: Range<usize>) -> Option<Login> {
     let walk = table.walk;
     if has("authorize_url") != has("token_url") || (has("device_url") && !has("token_url")) {
         let must = "`authorize_url` and `token_url`, or `issuer` alone";
-        walk.wrong(at, "a login with some of its endpoints", must);
+        walk.wrong(at, "a login with only some of its endpoints", must);
         return None;
     }
     if !has("issuer") && !has("token_url") {

@@ -115,7 +115,7 @@ retention_days = 90           # 0 keeps records indefinitely
 providers = ["gvisor", "firecracker", "e2b", "process"]
 # docker_host = "unix:///var/run/docker.sock"
 docker_network = "bridge"     # for servers with an open network
-gvisor_runtime = "runsc"      # its name in Docker's configuration
+gvisor_runtime = "runsc"      # the runtime's name in Docker's configuration
 firecracker_runtime = "kata-fc"
 runc_runtime = "runc"
 # e2b_api_key = "${E2B_API_KEY}"   # required for "e2b"; avoid plain text
@@ -124,7 +124,7 @@ e2b_url = "https://api.e2b.app"
 package_bytes = "2GiB"        # disk limit for installing one package, caches included
 package_files = 200000        # file limit for installing one package
 package_hosts = []            # hosts that installations may reach, in addition to the registries of npm and uv
-mounts = []                   # folders of this host that servers of projects and registrations may mount, with all below them
+mounts = []                   # folders of this host that servers of projects and registrations may mount, including their subfolders
 # webhook = "https://alerts.example.com/toolwharf"   # receives health warnings
 
 [kubernetes]
@@ -133,7 +133,7 @@ mounts = []                   # folders of this host that servers of projects an
 # context = "production"      # default: the kubeconfig's current context
 # namespace = "mcp-servers"   # default: the context's namespace
 runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's default runtime
-# storage_class = "fast"      # of volumes; default: the cluster's default
+# storage_class = "fast"      # the StorageClass of volumes; default: the cluster's default
 # probe_image = "busybox"     # image that inspects the kernel and resource use of each pod; without it the kernel is unknown
 user = 65532                  # the user that servers run as; "image" for the user of the image, which may be root
 # watch_namespace = "mcp-servers"   # reads `MCPServer` resources in this namespace; default: none
@@ -157,9 +157,9 @@ network = "bridge"            # for servers with an open network
 # system = "You keep recipes."       # or system_file = "prompt.md", in the folder of this file
 # max_tokens = 8192           # per response of the model
 # max_turns = 20              # requests to the model per message
-# max_chats = 32              # at the same time; more get 503
+# max_chats = 32              # chats at the same time; more get 503
 # start = "sequential"        # a server of mcp.json that does not start fails the first chat; "parallel": chats continue without it
-# native = ["display_recipe"] # tools of Toolwharf itself
+# native = ["display_recipe"] # Toolwharf's built-in tools
 # [agent.prices."claude-sonnet-4-5"]   # per million tokens
 # input = 3.0
 # output = 15.0
@@ -179,9 +179,9 @@ network = "bridge"            # for servers with an open network
 
 [replicas]
 # For several gateways on one Postgres.
-lease = "15s"                 # a replica that is silent for this long is lost, and its servers run elsewhere
+lease = "15s"                 # a replica that sends no heartbeat for this long is lost, and its servers run on other replicas
 # listen = "10.0.0.5:6281"    # where other replicas reach this one; default: its address toward the database, and a free port
-project_servers = "each"      # a project's server runs on each replica that needs it; "one": on one, and the others use it there
+project_servers = "each"      # a project's server runs on each replica that needs it; "one": on one replica, which the others use
 
 [log]
 level = "info"                # or a filter such as "info,engine=debug"

@@ -10,8 +10,9 @@ use super::sample::SAMPLE;
 use crate::{interpolate::is_variable, source::Source};
 
 /// The last component of keys whose values are or contain secrets.
-const SECRET_KEYS: [&str; 5] = [
+const SECRET_KEYS: [&str; 6] = [
     "client_secret",
+    "private_key",
     "api_key",
     "e2b_api_key",
     "database_url",
@@ -20,13 +21,13 @@ const SECRET_KEYS: [&str; 5] = [
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// Including its tables: `limits.queue_len`.
+    /// With the names of its tables, such as `limits.queue_len`.
     pub key: String,
     /// The value in the file, as TOML with variables not filled in. `None`: the file does not set it.
     pub value: Option<String>,
     /// The line in the file, from 1.
     pub line: Option<usize>,
-    /// As TOML. `None`: no default.
+    /// The default as TOML. `None`: there is none.
     pub default: Option<String>,
     pub about: String,
 }
@@ -67,7 +68,7 @@ pub(crate) fn told(source: Option<&Source>) -> Vec<Setting> {
     all
 }
 
-fn is_secret(key: &str) -> bool {
+pub(super) fn is_secret(key: &str) -> bool {
     let last = key.rsplit('.').next().unwrap_or(key);
     SECRET_KEYS.contains(&last)
 }
@@ -109,7 +110,7 @@ fn sample() -> Vec<Setting> {
             name.clone_into(&mut table);
             about.clear();
         } else if let Some((key, rest)) = text.split_once(" = ").filter(|(key, _)| is_key(key)) {
-            // Tables named by the user only exist once they are in the file.
+            // A table with a name chosen by the user exists only if the file has it. The sample shows an example.
             let is_example = table.contains('.') || table == "projects";
             let (value, beside) = rest.split_once("  #").unwrap_or((rest, ""));
             about.push(beside.trim());
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_tells_each_setting() {
+    fn the_sample_lists_each_setting_once() {
         let all = told(None);
         let listen = of(&all, "listen");
         assert_eq!(listen.default.as_deref(), Some(r#""127.0.0.1:6280""#));
@@ -176,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_laid_over_it() {
+    fn values_of_the_file_are_added_to_the_sample() {
         let text = "naming = \"preserve\"\n[limits]\nqueue_len = 7\n[agent]\napi_key = \"sk-1\"\nmodel = \"m\"\n\
                     [auth.oidc.corp]\nclient_secret = \"${S}\"\naccess = [{ role = \"read\" }]\n\
-                    [projects.a]\nservers = [\"x\"]\n[extensions]\n\"a/b\" = { c = 1 }\n";
+                    [logins.git]\nprivate_key = \"PEM\"\n[projects.a]\nservers = [\"x\"]\n[extensions]\n\"a/b\" = { c = 1 }\n";
         let source = Source::new(Path::new("t.toml"), text.to_owned(), Syntax::Toml);
         let all = told(Some(&source));
         let value = |key: &str| {
@@ -193,13 +194,14 @@ mod tests {
         assert_eq!(value("agent.api_key").0, "(hidden)");
         assert_eq!(value("auth.oidc.corp.client_secret").0, r#""${S}""#);
         assert_eq!(value("auth.oidc.corp.access").0, r#"[{ role = "read" }]"#);
+        assert_eq!(value("logins.git.private_key").0, "(hidden)");
         assert_eq!(value("projects.a.servers").0, r#"["x"]"#);
         assert_eq!(value("extensions.a/b").0, "{ c = 1 }");
         assert_eq!(of(&all, "limits.drain").value, None);
     }
 
     #[test]
-    fn what_is_no_toml_changes_nothing() {
+    fn an_invalid_file_adds_no_values() {
         let source = Source::new(Path::new("t.toml"), "a = = 1".to_owned(), Syntax::Toml);
         assert_eq!(told(Some(&source)), told(None));
     }

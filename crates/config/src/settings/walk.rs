@@ -14,7 +14,10 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::values::{duration, integer};
+use super::{
+    told::is_secret,
+    values::{duration, integer},
+};
 use crate::{
     interpolate::{Unknown, Variables},
     problem::{Problem, nearest},
@@ -156,6 +159,7 @@ impl<'t, 'i> Table<'t, 'i> {
 
     /// A text with its variables filled in, which messages never show.
     pub(super) fn secret(&mut self, key: &'static str) -> Option<Hidden> {
+        debug_assert!(is_secret(key), "`{key}` would be shown in the settings");
         let item = self.item(key)?;
         let wrong = |what: String, help: &str| {
             let problem = Problem::at(self.walk.source, item.span(), what);
@@ -214,7 +218,7 @@ impl<'t, 'i> Table<'t, 'i> {
                 Some(Ok(value)) => out.push(value),
                 Some(Err(error)) => self.walk.wrong(item.span(), &error.to_string(), must),
                 None => {
-                    let what = format!("`{key}` holds something that is not a string");
+                    let what = format!("`{key}` contains a value that is not a string");
                     self.walk.wrong(item.span(), &what, "it in double quotes");
                 }
             }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use model::{AccessRule, Role};
 
-use super::Folder;
+use super::{load_both, table};
 use crate::SETTINGS_SAMPLE;
 
 #[test]
-fn what_the_sample_shows_of_an_issuer_is_valid() {
+fn the_issuer_of_the_sample_is_valid() {
     let from = SETTINGS_SAMPLE.find("# public_url").unwrap();
     let to = SETTINGS_SAMPLE.find("[extensions]").unwrap();
     let text = SETTINGS_SAMPLE[from..to]
@@ -20,8 +20,7 @@ fn what_the_sample_shows_of_an_issuer_is_valid() {
         .replace("OIDC_CLIENT_SECRET", "TOKEN")
         .replace("GITHUB_CLIENT_SECRET", "TOKEN")
         .replace("GITHUB_CLIENT_KEY", "TOKEN");
-    let folder = Folder::new(&[("t.toml", &text)]);
-    let config = folder.load(&["t.toml"]).unwrap();
+    let config = load_both(&text, "{}").unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));
     let settings = config.settings;
     let url = settings.public_url.as_deref();
@@ -45,100 +44,31 @@ fn what_the_sample_shows_of_an_issuer_is_valid() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_write() {
-    let check = |text: &str, what: &str, help: &str| {
-        let text = text.replace(
-            "ISSUER",
-            "[auth.oidc.corp]\nissuer = \"https://a.example\"\n",
-        );
-        let folder = Folder::new(&[("t.toml", &text)]);
-        let error = folder.load(&["t.toml"]).expect_err(&text).to_string();
-        assert!(error.contains(what) && error.contains(help), "{error}");
+fn invalid_settings_are_reported_with_the_remedy() {
+    let rows = r#"
+        public_url = "https://a/b" | bad `public_url` | without a path
+        [auth.oidc]\ncorp = 1 | `auth.oidc.corp` is not a table | [auth.oidc.corp]
+        [auth.oidc."a b"]\nissuer = "https://a" | bad issuer name | letters
+        [auth.oidc.corp]\nscopes = [] | an issuer without its address | issuer =
+        [auth.oidc.corp]\nissuer = "http://a.example" | bad `issuer` | https://
+        ISSUERjwks_uri = "http://10.0.0.1/x" | bad `jwks_uri` | https://
+        ISSUERintrospection = true | `introspection` without a client | client_secret
+        ISSUERclient_secret = "${NOT_SET}S3CRET" | `NOT_SET` is not set | set NOT_SET in
+        ISSUER[auth.oidc.again]\nissuer = "https://a.example" | two entries for the same issuer | all its rules in one
+        ISSUERgroups = 1 | `auth.oidc.*.groups` is not a known | known are
+        ISSUERaccess = [{ claim = "g", role = "call" }] | only valid together | both
+        ISSUERaccess = [{ claim = "g", values = ["a"] }] | a rule without a role | `admin`
+        ISSUERaccess = [{ role = "root" }] | bad `role` | `manage`
+        ISSUERaccess = [{ role = "call", projects = [] }] | a rule with an empty list of projects | remove `projects`
+        ISSUERaccess = [{ role = "call", projects = ["a b"] }] | a b | the id of a project
+        ISSUERaccess = [{ role = "admin", projects = ["a"] }] | the role `admin` in a rule with `projects` | `manage`
+        ISSUERaccess = ["ml"] | `access` contains something that is not a rule | rules such as
+    "#;
+    let issuer = "[auth.oidc.corp]\nissuer = \"https://a.example\"\n";
+    for [settings, what, help] in table(rows) {
+        let text = settings.replace("ISSUER", issuer);
+        let error = load_both(&text, "{}").expect_err(&text);
+        assert!(error.contains(&what) && error.contains(&help), "{error}");
         assert!(!error.contains("S3CRET"), "{error}");
-    };
-    check(
-        "public_url = \"https://a/b\"",
-        "bad `public_url`",
-        "without a path",
-    );
-    check(
-        "[auth.oidc]\ncorp = 1",
-        "`auth.oidc.corp` is not a table",
-        "[auth.oidc.corp]",
-    );
-    check(
-        "[auth.oidc.\"a b\"]\nissuer = \"https://a\"",
-        "bad name of an issuer",
-        "letters",
-    );
-    check(
-        "[auth.oidc.corp]\nscopes = []",
-        "an issuer without its address",
-        "issuer =",
-    );
-    check(
-        "[auth.oidc.corp]\nissuer = \"http://a.example\"",
-        "bad `issuer`",
-        "https://",
-    );
-    check(
-        "ISSUERjwks_uri = \"http://10.0.0.1/x\"",
-        "bad `jwks_uri`",
-        "https://",
-    );
-    check(
-        "ISSUERintrospection = true",
-        "`introspection` without a client",
-        "client_secret",
-    );
-    check(
-        "ISSUERclient_secret = \"${NOT_SET}S3CRET\"",
-        "`NOT_SET` is not set",
-        "",
-    );
-    check(
-        "ISSUER[auth.oidc.again]\nissuer = \"https://a.example\"",
-        "two entries for the same issuer",
-        "all its rules in one",
-    );
-    check(
-        "ISSUERgroups = 1",
-        "`auth.oidc.*.groups` is not a known",
-        "known are",
-    );
-    for (rule, what, help) in [
-        (
-            "{ claim = \"g\", role = \"call\" }",
-            "need each other",
-            "both",
-        ),
-        (
-            "{ claim = \"g\", values = [\"a\"] }",
-            "a rule without a role",
-            "`admin`",
-        ),
-        ("{ role = \"root\" }", "bad `role`", "`manage`"),
-        (
-            "{ role = \"call\", projects = [] }",
-            "a rule of no project",
-            "remove the key",
-        ),
-        (
-            "{ role = \"call\", projects = [\"a b\"] }",
-            "a b",
-            "the id of a project",
-        ),
-        (
-            "{ role = \"admin\", projects = [\"a\"] }",
-            "an administrator of a project",
-            "`manage`",
-        ),
-        (
-            "\"ml\"",
-            "`access` contains something that is not a rule",
-            "rules such as",
-        ),
-    ] {
-        check(&format!("ISSUERaccess = [{rule}]"), what, help);
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::table;
 use crate::{CLIENTS, Client, ClientFile, Machine, Os, Way};
 
 fn client(name: &str) -> &'static Client {
@@ -42,90 +43,39 @@ fn places(name: &str, os: Os, variables: &[(&str, &str)]) -> Vec<String> {
 
 #[test]
 fn files_are_where_each_system_has_them() {
-    let home = &[("HOME", "/h")][..];
-    let windows = &[("USERPROFILE", "C:/u"), ("APPDATA", "C:/u/roaming")][..];
-    for (name, os, variables, first) in [
-        (
-            "claude-desktop",
-            Os::Linux,
-            home,
-            "/h/.config/Claude/claude_desktop_config.json",
-        ),
-        (
-            "claude-desktop",
-            Os::Mac,
-            home,
-            "/h/Library/Application Support/Claude/claude_desktop_config.json",
-        ),
-        (
-            "claude-desktop",
-            Os::Windows,
-            windows,
-            "C:/u/roaming/Claude/claude_desktop_config.json",
-        ),
-        (
-            "claude-desktop",
-            Os::Linux,
-            &[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")],
-            "/c/Claude/claude_desktop_config.json",
-        ),
-        (
-            "claude-desktop",
-            Os::Linux,
-            &[("HOME", "/h"), ("XDG_CONFIG_HOME", "c")],
-            "/h/.config/Claude/claude_desktop_config.json",
-        ),
-        ("claude-code", Os::Linux, home, "/h/.claude.json"),
-        (
-            "claude-code",
-            Os::Linux,
-            &[("HOME", "/h"), ("CLAUDE_CONFIG_DIR", "/c")],
-            "/c/.claude.json",
-        ),
-        (
-            "codex",
-            Os::Mac,
-            &[("HOME", "/h"), ("CODEX_HOME", "/c")],
-            "/c/config.toml",
-        ),
-        ("codex", Os::Windows, windows, "C:/u/.codex/config.toml"),
-        (
-            "vscode",
-            Os::Mac,
-            home,
-            "/h/Library/Application Support/Code/User/mcp.json",
-        ),
-        ("zed", Os::Mac, home, "/h/.config/zed/settings.json"),
-        (
-            "zed",
-            Os::Windows,
-            windows,
-            "C:/u/roaming/Zed/settings.json",
-        ),
-        (
-            "goose",
-            Os::Linux,
-            &[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")],
-            "/c/goose/config.yaml",
-        ),
-        (
-            "goose",
-            Os::Windows,
-            windows,
-            "C:/u/roaming/Block/goose/config/config.yaml",
-        ),
-        (
-            "opencode",
-            Os::Linux,
-            &[("HOME", "/h"), ("OPENCODE_CONFIG", "/o.json")],
-            "/o.json",
-        ),
-    ] {
-        assert_eq!(places(name, os, variables)[0], first, "{name} {os:?}");
+    // Columns: client, system, variables, and the first place of the client's file.
+    let rows = "
+        claude-desktop | Linux | HOME=/h | /h/.config/Claude/claude_desktop_config.json
+        claude-desktop | Mac | HOME=/h | /h/Library/Application Support/Claude/claude_desktop_config.json
+        claude-desktop | Windows | USERPROFILE=C:/u APPDATA=C:/u/roaming | C:/u/roaming/Claude/claude_desktop_config.json
+        claude-desktop | Linux | HOME=/h XDG_CONFIG_HOME=/c | /c/Claude/claude_desktop_config.json
+        claude-desktop | Linux | HOME=/h XDG_CONFIG_HOME=c | /h/.config/Claude/claude_desktop_config.json
+        claude-code | Linux | HOME=/h | /h/.claude.json
+        claude-code | Linux | HOME=/h CLAUDE_CONFIG_DIR=/c | /c/.claude.json
+        codex | Mac | HOME=/h CODEX_HOME=/c | /c/config.toml
+        codex | Windows | USERPROFILE=C:/u APPDATA=C:/u/roaming | C:/u/.codex/config.toml
+        vscode | Mac | HOME=/h | /h/Library/Application Support/Code/User/mcp.json
+        zed | Mac | HOME=/h | /h/.config/zed/settings.json
+        zed | Windows | USERPROFILE=C:/u APPDATA=C:/u/roaming | C:/u/roaming/Zed/settings.json
+        goose | Linux | HOME=/h XDG_CONFIG_HOME=/c | /c/goose/config.yaml
+        goose | Windows | USERPROFILE=C:/u APPDATA=C:/u/roaming | C:/u/roaming/Block/goose/config/config.yaml
+        opencode | Linux | HOME=/h OPENCODE_CONFIG=/o.json | /o.json
+    ";
+    let all = [Os::Linux, Os::Mac, Os::Windows];
+    for [name, system, variables, first] in table(rows) {
+        let os = *all.iter().find(|os| format!("{os:?}") == system).unwrap();
+        let variables = variables.split(' ').filter_map(|pair| pair.split_once('='));
+        let variables: Vec<_> = variables.collect();
+        assert_eq!(places(&name, os, &variables)[0], first, "{name} {os:?}");
     }
+    let homes = [
+        ("HOME", "/h"),
+        ("USERPROFILE", "C:/u"),
+        ("APPDATA", "C:/u/roaming"),
+    ];
     for client in CLIENTS {
-        for os in [Os::Linux, Os::Mac, Os::Windows] {
-            assert!(!places(client.name, os, &[("HOME", "/h"), windows[0], windows[1]]).is_empty());
+        for os in all {
+            assert!(!places(client.name, os, &homes).is_empty());
         }
         assert!(places(client.name, Os::Linux, &[]).is_empty());
     }
@@ -142,7 +92,8 @@ fn json_keeps_comments_order_and_style() {
     let mut back = file("cursor", &new);
     back.remove("toolwharf").unwrap();
     assert_eq!(back.to_string(), text);
-    // Without a container, from an empty file, with Windows line ends and a byte order mark.
+    // A server can also be added without a container, to an empty file, and with Windows line ends and a byte order
+    // mark.
     let made = put("zed", "\u{feff}{\r\n  \"vim_mode\": true\r\n}\r\n");
     assert!(
         made.starts_with("\u{feff}{\r\n  \"vim_mode\": true,\r\n  \"context_servers\": {\r\n"),
@@ -169,7 +120,7 @@ fn toml_keeps_comments_and_order() {
         back.remove("toolwharf").unwrap();
         assert_eq!(back.to_string(), text);
     }
-    // An inline table, and no table.
+    // The servers may be in an inline table, or there may be no table.
     put("codex", "mcp_servers = { a = { command = \"x\" } }\n");
     assert_eq!(
         put("codex", ""),
@@ -220,7 +171,7 @@ fn yaml_keeps_everything_but_its_own_lines() {
 }
 
 #[test]
-fn urls_are_written_as_each_client_takes_them() {
+fn urls_are_written_in_the_format_of_each_client() {
     let way = Way::Url {
         url: "http://h/mcp".into(),
         token: "t".into(),
@@ -244,35 +195,22 @@ fn urls_are_written_as_each_client_takes_them() {
 }
 
 #[test]
-fn what_cannot_be_edited_is_told_with_its_place() {
-    for (name, text, parts) in [
-        (
-            "cursor",
-            "{\n  \"mcpServers\": {\n    \"a\" 1\n  }\n}",
-            &["/h/its-file:3:", "`:`"][..],
-        ),
-        ("cursor", "[]", &["does not hold a JSON object"]),
-        (
-            "cursor",
-            "{\"mcpServers\": [1]}",
-            &["`mcpServers` is a list", "its-file"],
-        ),
-        ("opencode", "{\"mcp\": null}", &["`mcp` is null"]),
-        ("codex", "a = 1\nb = \n", &["its-file:2:", "invalid TOML"]),
-        ("codex", "mcp_servers = 1\n", &["`mcp_servers` is a number"]),
-        (
-            "goose",
-            "a: 1\n b: sk-secret\n",
-            &["invalid YAML at line 2", "its-file"],
-        ),
-        ("goose", "extensions: text\n", &["`extensions` is a text"]),
-        ("goose", "- 1\n", &["a list"]),
-    ] {
-        let error = ClientFile::parse(client(name), Path::new("/h/its-file"), text).unwrap_err();
+fn a_file_that_cannot_be_edited_is_reported_with_its_place() {
+    let rows = r#"
+        cursor | {\n  "mcpServers": {\n    "a" 1\n  }\n} | /h/its-file:3: | `:`
+        cursor | [] | does not hold a JSON object | its-file
+        cursor | {"mcpServers": [1]} | `mcpServers` is a list | its-file
+        opencode | {"mcp": null} | `mcp` is null | its-file
+        codex | a = 1\nb = \n | its-file:2: | invalid TOML
+        codex | mcp_servers = 1\n | `mcp_servers` is a number | its-file
+        goose | a: 1\n b: sk-secret\n | invalid YAML at line 2 | its-file
+        goose | extensions: text\n | `extensions` is a text | its-file
+        goose | - 1\n | a list | its-file
+    "#;
+    for [name, text, what, place] in table(rows) {
+        let error = ClientFile::parse(client(&name), Path::new("/h/its-file"), &text).unwrap_err();
         let said = error.to_string();
-        for part in parts {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
-        }
+        assert!(said.contains(&what) && said.contains(&place), "{said}");
         assert!(
             said.contains("help:") && !said.contains("sk-secret"),
             "{said}"
@@ -545,7 +483,7 @@ fn many_servers_are_added_and_removed_in_one_go() {
                 .remove_all(&new.iter().map(|(name, _)| name.as_str()).collect())
                 .unwrap();
             assert_eq!(edited.servers(), all);
-            // Keeps only the first one, every second one, and none.
+            // The cases keep only the first server, every second one, and none.
             for left in [1, 2, 0] {
                 let mut edited = file("cursor", &text);
                 let stays = |at: usize| match left {

@@ -7,14 +7,14 @@ use model::{
 };
 use serde_json::json;
 
-use super::{Folder, load};
+use super::{load, load_both, table};
 
 fn spec(entry: &serde_json::Value) -> ServerSpec {
     let mut config = load(&json!({"mcpServers": {"notes": entry}}).to_string());
     config.servers.remove(0)
 }
 
-/// The messages about an entry, without places.
+/// Returns the messages about an entry, without their places.
 fn said(entry: &serde_json::Value) -> String {
     super::errors(
         "mcp.json",
@@ -47,16 +47,11 @@ fn a_sandbox_has_the_defaults_of_a_registration() {
     }
 }
 
-/// The defaults in the settings apply to launched servers whose entry says nothing else.
 #[test]
-fn defaults_hold_for_entries_that_say_nothing_else() {
+fn defaults_apply_to_entries_that_do_not_override_them() {
     let load = |settings: &str, entry: serde_json::Value| {
         let servers = json!({"mcpServers": {"notes": entry}}).to_string();
-        let folder = Folder::new(&[("mcp.json", &servers), ("t.toml", settings)]);
-        match folder.load(&["mcp.json", "t.toml"]) {
-            Ok(mut config) => Ok(config.servers.remove(0)),
-            Err(error) => Err(folder.redact(&error)),
-        }
+        load_both(settings, &servers).map(|mut config| config.servers.remove(0))
     };
     let check = |settings: &str, entry: serde_json::Value, expected: (bool, Packages)| {
         let spec = load(settings, entry.clone()).expect("it is usable");
@@ -83,23 +78,18 @@ fn defaults_hold_for_entries_that_say_nothing_else() {
     // The defaults do not apply to a URL.
     assert!(load(all, json!({"url": "https://h/mcp"})).is_ok());
     let errors = load(all, json!({"command": "npx", "cwd": "/srv"})).unwrap_err();
-    for part in [
-        "`sandbox` of server `notes`",
-        "has no `cwd`",
-        "or write `\"sandbox\": false`",
-    ] {
+    let parts =
+        "`sandbox` of server `notes` | does not support `cwd` | or write `\"sandbox\": false`";
+    for part in parts.split(" | ") {
         assert!(errors.contains(part), "{part}: {errors}");
     }
-    let errors = load(
-        "[defaults]\npackages = \"new\"\n",
-        json!({"command": "npx"}),
-    )
-    .unwrap_err();
+    let unknown = "[defaults]\npackages = \"new\"\n";
+    let errors = load(unknown, json!({"command": "npx"})).unwrap_err();
     assert!(errors.contains("one of `newest`, `pinned`"), "{errors}");
 }
 
 #[test]
-fn everything_that_can_be_said_of_a_sandbox_is_read() {
+fn all_options_of_a_sandbox_are_read() {
     let spec = spec(&json!({
         "image": "notes:1", "args": ["--quiet"], "env": {"TOKEN": "${TOKEN}"},
         "toolwharf": {
@@ -180,26 +170,14 @@ fn a_port_has_several_shapes() {
         assert_eq!(ports(&one), expected, "{one}");
         assert_eq!(ports(&several), expected, "{several}");
     }
-    for shape in [
-        json!(0),
-        json!(65536),
-        json!(-1),
-        json!(1.5),
-        json!(""),
-        json!(":"),
-        json!("9000:"),
-        json!(":9000"),
-        json!("0:9000"),
-        json!("8080:0"),
-        json!("+80"),
-        json!("1:2:3"),
-        json!("127.0.0.1:1:2"),
-        json!({"host": 8080}),
-        json!({"host": "8080", "container": 9000}),
-        json!({"host": 8080, "container": 9000, "protocol": "udp"}),
-        json!([]),
-        json!(true),
-    ] {
+    let wrong = json!([
+        0, 65536, -1, 1.5, "", ":", "9000:", ":9000", "0:9000", "8080:0", "+80", "1:2:3", "127.0.0.1:1:2",
+        {"host": 8080},
+        {"host": "8080", "container": 9000},
+        {"host": 8080, "container": 9000, "protocol": "udp"},
+        [], true
+    ]);
+    for shape in wrong.as_array().unwrap() {
         let said = said(&json!({"image": "i", "port": shape}));
         assert!(
             said.contains("`port` of server `notes`") && said.contains("1 to 65535"),
@@ -209,7 +187,7 @@ fn a_port_has_several_shapes() {
 }
 
 #[test]
-fn how_a_plain_server_is_kept_running_can_be_said_too() {
+fn a_server_without_a_sandbox_can_have_supervision_options() {
     let spec = spec(
         &json!({"command": "c", "restart": "no", "toolwharf": {"start": "boot", "heartbeat": true}}),
     );
@@ -221,7 +199,7 @@ fn how_a_plain_server_is_kept_running_can_be_said_too() {
 }
 
 #[test]
-fn names_of_sandboxes_are_fit_for_containers_and_nobody_elses() {
+fn sandbox_names_are_unique_and_valid_for_containers() {
     let name = |name: &str| {
         let config =
             load(&json!({"mcpServers": {name: {"command": "c", "sandbox": true}}}).to_string());
@@ -246,104 +224,37 @@ fn names_of_sandboxes_are_fit_for_containers_and_nobody_elses() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_its_place() {
-    for (entry, parts) in [
-        (
-            json!({"command": "c", "sandbox": {"memory": "1 potato"}}),
-            &[
-                "`sandbox.memory` of server `notes`",
-                "it must be a size from 8M",
-            ][..],
-        ),
-        (
-            json!({"command": "npx", "sandbox": true, "packages": "newest"}),
-            &["`packages` of server `notes`", "\"pinned\" in a sandbox"],
-        ),
-        (
-            json!({"command": "c", "sandbox": {"cores": 1}}),
-            &["`sandbox.cores`", "known are provider, cpu"],
-        ),
-        (
-            json!({"command": "c", "sandbox": "yes"}),
-            &["`sandbox` of server `notes`", "an object"],
-        ),
-        (
-            json!({"command": "c", "volumes": ["etc"]}),
-            &["`volumes.0`", "absolute path"],
-        ),
-        (
-            json!({"command": "c", "mounts": ["/a"]}),
-            &["`mounts.0`", "HOST:PATH"],
-        ),
-        (
-            json!({"command": "c", "mounts": ["/a:/in", "/b:/in"]}),
-            &["lists `/in` twice"],
-        ),
-        (
-            json!({"command": "c", "network": "some"}),
-            &["`network`", "\"none\", \"open\""],
-        ),
-        (
-            json!({"command": "c", "port": 0}),
-            &["`port`", "1 to 65535"],
-        ),
-        (
-            json!({"command": "c", "ports": [1, "1"]}),
-            &["`ports` of server", "a port twice"],
-        ),
-        (
-            json!({"command": "c", "ports": ["5:1", "5:2"]}),
-            &["`ports` of server", "a port twice"],
-        ),
-        (
-            json!({"command": "c", "ports": [1, "x"]}),
-            &["`ports.1` of server", "1 to 65535"],
-        ),
-        (
-            json!({"command": "c", "port": 1, "ports": [2]}),
-            &["`port` of server", "combined with `port`"],
-        ),
-        (
-            json!({"command": "c", "start": "never"}),
-            &["`start`", "\"boot\" or \"demand\""],
-        ),
-        (json!({"command": "c", "restart": "maybe"}), &["`restart`"]),
-        (
-            json!({"command": "c", "sandbox": false, "volumes": ["/v"]}),
-            &["`volumes`", "servers in a sandbox"],
-        ),
-        (
-            json!({"command": "c", "sandbox": {"provider": "gvisor"}}),
-            &["`sandbox`", "run images"],
-        ),
-        (
-            json!({"image": "i", "sandbox": {"provider": "process"}}),
-            &["`sandbox`", "run images"],
-        ),
-        (
-            json!({"image": "i", "sandbox": false}),
-            &["`image`", "servers in a sandbox"],
-        ),
-        (
-            json!({"command": "c", "cwd": "/tmp", "sandbox": true}),
-            &["`sandbox`", "no `cwd`"],
-        ),
-        (
-            json!({"url": "https://h/mcp", "sandbox": true}),
-            &["`sandbox`", "launched here"],
-        ),
-        (
-            json!({"command": "c", "volumes": ["/v"], "toolwharf": {"sharing": "session"}}),
-            &["`volumes`", "several sessions"],
-        ),
-        (
-            json!({"command": "c", "toolwharf": {"sandboxx": true}}),
-            &["did you mean `sandbox`?"],
-        ),
-    ] {
-        let said = said(&entry);
-        for part in parts {
-            assert!(said.contains(part), "{entry}: {part}: {said}");
-        }
+fn invalid_options_are_reported() {
+    let rows = r#"
+        {"command": "c", "sandbox": {"memory": "1 potato"}} | `sandbox.memory` of server `notes` | it must be a size from 8M
+        {"command": "npx", "sandbox": true, "packages": "newest"} | `packages` of server `notes` | "pinned" in a sandbox
+        {"command": "c", "sandbox": {"cores": 1}} | `sandbox.cores` | known are provider, cpu
+        {"command": "c", "sandbox": "yes"} | `sandbox` of server `notes` | an object
+        {"command": "c", "volumes": ["etc"]} | `volumes.0` | absolute path
+        {"command": "c", "mounts": ["/a"]} | `mounts.0` | HOST:PATH
+        {"command": "c", "mounts": ["/a:/in", "/b:/in"]} | lists `/in` twice | `/in` twice
+        {"command": "c", "network": "some"} | `network` | "none", "open"
+        {"command": "c", "port": 0} | `port` | 1 to 65535
+        {"command": "c", "ports": [1, "1"]} | `ports` of server | a port twice
+        {"command": "c", "ports": ["5:1", "5:2"]} | `ports` of server | a port twice
+        {"command": "c", "ports": [1, "x"]} | `ports.1` of server | 1 to 65535
+        {"command": "c", "port": 1, "ports": [2]} | `port` of server | combined with `port`
+        {"command": "c", "start": "never"} | `start` | "boot" or "demand"
+        {"command": "c", "restart": "maybe"} | `restart` | of server `notes`
+        {"command": "c", "sandbox": false, "volumes": ["/v"]} | `volumes` | servers in a sandbox
+        {"command": "c", "sandbox": {"provider": "gvisor"}} | `sandbox` | run images
+        {"image": "i", "sandbox": {"provider": "process"}} | `sandbox` | run images
+        {"image": "i", "sandbox": false} | `image` | servers in a sandbox
+        {"command": "c", "cwd": "/tmp", "sandbox": true} | `sandbox` | does not support `cwd`
+        {"url": "https://h/mcp", "sandbox": true} | `sandbox` | launched here
+        {"command": "c", "volumes": ["/v"], "toolwharf": {"sharing": "session"}} | `volumes` | several sessions
+        {"command": "c", "toolwharf": {"sandboxx": true}} | did you mean `sandbox`? | `sandbox`?
+    "#;
+    for [entry, what, why] in table(rows) {
+        let said = said(&serde_json::from_str(&entry).unwrap());
+        assert!(
+            said.contains(&what) && said.contains(&why),
+            "{entry}: {said}"
+        );
     }
 }

@@ -29,6 +29,12 @@ fn name(name: &str) -> ServerName {
     ServerName::parse(name).unwrap()
 }
 
+/// Adds a server to a file on disk.
+fn add(path: &Path, server: &str) {
+    let entry = json!({"command": server});
+    edit(path, |f| f.add(&name(server), &entry, false)).unwrap();
+}
+
 fn changed(text: &str, change: impl FnOnce(&mut ServerFile)) -> String {
     let mut file = ServerFile::parse(Path::new("x"), text).unwrap();
     change(&mut file);
@@ -36,7 +42,7 @@ fn changed(text: &str, change: impl FnOnce(&mut ServerFile)) -> String {
 }
 
 #[test]
-fn an_updated_entry_keeps_what_stays_as_it_is_written() {
+fn an_update_keeps_the_text_of_unchanged_members() {
     let text = r#"{ "mcpServers": {
   "files": {
     "command": "npx", // mine
@@ -61,7 +67,7 @@ fn an_updated_entry_keeps_what_stays_as_it_is_written() {
 }
 
 #[test]
-fn nothing_changes_when_nothing_is_asked() {
+fn an_edit_without_effect_keeps_the_text() {
     assert_eq!(changed(FILE, |_| {}), FILE);
     assert_eq!(
         changed(FILE, |f| f.set_enabled(&name("time"), true).unwrap()),
@@ -76,7 +82,7 @@ fn nothing_changes_when_nothing_is_asked() {
 }
 
 #[test]
-fn add_to_what_is_there() {
+fn add_to_existing_servers() {
     assert_snapshot!(changed(FILE, |f| {
         let entry = json!({"command": "npx", "args": ["-y", "x"], "env": {"K": "${K}"}});
         f.add(&name("new one"), &entry, false).unwrap();
@@ -107,7 +113,7 @@ fn add_to_what_is_there() {
 }
 
 #[test]
-fn add_to_nothing() {
+fn add_to_an_empty_file() {
     assert_snapshot!(changed("", |f| {
         f.add(&name("a"), &json!({"url": "https://h/mcp"}), false).unwrap();
         f.add(&name("b"), &json!({"command": "b"}), false).unwrap();
@@ -168,21 +174,16 @@ fn remove_disable_and_tools() {
 }
 
 #[test]
-fn enabling_uses_the_key_that_is_there() {
+fn enabling_uses_the_key_of_the_entry() {
+    let enabled = |text: &str| changed(text, |f| f.set_enabled(&name("a"), true).unwrap());
     let text = r#"{"context_servers": {"a": {"command": "a", "enabled": false}}}"#;
-    assert_eq!(
-        changed(text, |f| f.set_enabled(&name("a"), true).unwrap()),
-        text.replace("false", "true")
-    );
+    assert_eq!(enabled(text), text.replace("false", "true"));
     let text = r#"{"servers": {"a": {"command": "a", "disabled": true}}}"#;
-    assert_eq!(
-        changed(text, |f| f.set_enabled(&name("a"), true).unwrap()),
-        text.replace("true", "false")
-    );
+    assert_eq!(enabled(text), text.replace("true", "false"));
 }
 
 #[test]
-fn other_shapes_stay_what_they_are() {
+fn an_edit_keeps_the_shape_of_the_file() {
     for text in [
         r#"{"servers": {"a": {"command": "a"}}}"#,
         r#"{"mcp": {"servers": {"a": {"command": "a"}}}}"#,
@@ -215,7 +216,7 @@ fn import_merges_and_reports() {
 }
 
 #[test]
-fn a_name_that_is_there_twice_is_not_guessed() {
+fn a_name_that_occurs_twice_is_an_error() {
     let text = r#"{"mcpServers": {"a": {"command": "1"}, "a": {"command": "2"}}}"#;
     let mut file = ServerFile::parse(Path::new("x"), text).unwrap();
     assert!(matches!(
@@ -234,21 +235,15 @@ fn new_files_are_private_and_old_ones_keep_their_mode() {
     let old = folder.path("old.json");
     std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o640)).unwrap();
     for file in ["old.json", "sub/new.json"] {
-        edit(&folder.path(file), |f| {
-            f.add(&name("a"), &json!({"command": "a"}), false)
-        })
-        .unwrap();
+        add(&folder.path(file), "a");
     }
     assert_eq!(mode(&old), 0o640);
     assert_eq!(mode(&folder.path("sub/new.json")), 0o600);
-    let left: Vec<_> = std::fs::read_dir(folder.root())
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
+    let left: Vec<_> = std::fs::read_dir(folder.root()).unwrap().collect();
     assert_eq!(
         left.len(),
         2,
-        "no lock and no temporary file is left: {left:?}"
+        "a lock or a temporary file is left: {left:?}"
     );
 }
 
@@ -257,17 +252,11 @@ fn links_stay_links() {
     let folder = Folder::new(&[("real/mcp.json", "{}")]);
     let link = folder.path("link.json");
     std::os::unix::fs::symlink("real/mcp.json", &link).unwrap();
-    edit(&link, |f| {
-        f.add(&name("a"), &json!({"command": "a"}), false)
-    })
-    .unwrap();
+    add(&link, "a");
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     assert!(folder.text("real/mcp.json").contains("\"a\""));
     std::os::unix::fs::symlink("real/none.json", folder.path("dangling")).unwrap();
-    edit(&folder.path("dangling"), |f| {
-        f.add(&name("b"), &json!({"command": "b"}), false)
-    })
-    .unwrap();
+    add(&folder.path("dangling"), "b");
     assert!(folder.text("real/none.json").contains("\"b\""));
 }
 
@@ -297,8 +286,7 @@ fn concurrent_editors_lose_nothing() {
             let path = &path;
             scope.spawn(move || {
                 for i in 0..5 {
-                    let server = name(&format!("w{worker}-{i}"));
-                    edit(path, |f| f.add(&server, &json!({"command": "x"}), false)).unwrap();
+                    add(path, &format!("w{worker}-{i}"));
                 }
             });
         }

@@ -71,12 +71,12 @@ error: `args` of server `six` is a string, not an array of strings
    |                                  ^^^
   help: write "args": ["one", "two"]
 
-error: bad `timeout` of server `six`
+error: `timeout` of server `six` is not usable
   --> mcp.json:8:64
    |
  8 | "six": { "command": "…", "args": "…", "timeout": -5 },
    |                                                  ^^
-  help: write a number of milliseconds, above 0 and at most 86400000 (a day)
+  help: it must be a number of milliseconds from 1 to 86400000 (a day)
 
 error: `one` is defined twice
   --> mcp.json:9:5
@@ -91,7 +91,7 @@ error: server `seven` has both a `command` and a `url`
     |
  10 | "seven": { "command": "…", "url": "…" },
     |            ^^^^^^^^^
-  help: remove one, or say which with `"type": "stdio"` or `"type": "http"`
+  help: remove one, or choose one with `"type": "stdio"` or `"type": "http"`
 
 error: server `eight` is a string, not an object
   --> mcp.json:11:14
@@ -153,12 +153,12 @@ error: `env` of server `a` is an array, not an object
    |                                               ^^^^^
   help: write "env": {"NAME": "value"}
 
-error: bad `disabled` of server `a`
+error: `disabled` of server `a` is not usable
   --> mcp.json:3:81
    |
  3 | "a": { "command": …, "args": ["…", …], "env": ["…"], "disabled": "yes" },
    |                                                                  ^^^^^
-  help: write `true` or `false`, without quotes
+  help: it must be `true` or `false`, without quotes
 
 error: a header name of server `b` is not allowed in HTTP
   --> mcp.json:4:45
@@ -181,33 +181,33 @@ error: `toolwharf.maxConcurency` of server `c` is not a known option
    |                                       ^^^^^^^^^^^^^^^
   help: did you mean `maxConcurrency`?
 
-error: bad `maxConcurrency` of server `c`
+error: `maxConcurrency` of server `c` is not usable
   --> mcp.json:5:81
    |
  5 | …oncurency": …, "maxConcurrency": 0, "era": "…",
    |                                   ^
-  help: write a whole number from 1 to 10000
+  help: it must be a whole number from 1 to 10000
 
-error: bad `era` of server `c`
+error: `era` of server `c` is not usable
   --> mcp.json:5:91
    |
  5 | …: …, "maxConcurrency": …, "era": "old",
    |                                   ^^^^^
-  help: write one of `auto`, `legacy`, `modern`
+  help: it must be one of auto, legacy, modern
 
-error: bad `sharing` of server `c`
+error: `sharing` of server `c` is not usable
   --> mcp.json:6:23
    |
  6 | "sharing": true, "callTimeoutMs": "…", "projects": ["…"] } },
    |            ^^^^
-  help: write one of `shared`, `session`
+  help: it must be one of shared, session
 
-error: bad `callTimeoutMs` of server `c`
+error: `callTimeoutMs` of server `c` is not usable
   --> mcp.json:6:46
    |
  6 | "sharing": true, "callTimeoutMs": "5s", "projects": ["…"] } },
    |                                   ^^^^
-  help: write a number of milliseconds, above 0 and at most 86400000 (a day)
+  help: it must be a number of milliseconds from 1 to 86400000 (a day)
 
 error: a project id consists of letters A-Z and a-z, digits, `_` and `-`
   --> mcp.json:6:65
@@ -231,7 +231,7 @@ error: `K` is defined twice
   first defined here: mcp.json:7:36
   help: rename or remove one of the two
 
-error: `${input:api-key}` asks a person, which a server in the background cannot do (server `e`)
+error: `${input:api-key}` prompts the user, which a server in the background cannot do (server `e`)
   --> mcp.json:8:19
    |
  8 | "e": { "url": "…" },
@@ -412,17 +412,15 @@ error: unknown transport `smoke` of server `bad`
 }
 
 #[test]
-fn slips_are_warnings() {
+fn typos_are_warnings() {
     let config = load(
         r#"{"mcpServers": {"a": {"command": "a", "arg": ["S3CRET"], "envFile": ".env", "description": "x"}}}"#,
     );
-    let folder = Folder::new(&[]);
     let all: Vec<_> = config
         .warnings
         .iter()
         .map(|w| format!("{}; {}", w.what, w.help.as_deref().unwrap_or("-")))
         .collect();
-    drop(folder);
     assert_snapshot!(all.join("\n"), @r##"
 `arg` of server `a` is not a known key; did you mean `args`?
 `envFile` of server `a` is not read; list the variables in `env`, as `"NAME": "${NAME}"`

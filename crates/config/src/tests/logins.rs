@@ -2,19 +2,13 @@
 
 use model::{LoginMode, Origin, Pkce};
 
-use super::Folder;
+use super::{load_both as load, table};
 use crate::SETTINGS_SAMPLE;
 
 const TABLE: &str = "[logins.hub]\nissuer = \"https://hub.example\"\n";
 
-fn load(settings: &str, servers: &str) -> Result<crate::Config, String> {
-    let folder = Folder::new(&[("t.toml", settings), ("mcp.json", servers)]);
-    let config = folder.load(&["t.toml", "mcp.json"]);
-    config.map_err(|error| folder.redact(&error))
-}
-
 #[test]
-fn what_the_sample_shows_of_a_login_is_valid() {
+fn the_login_of_the_sample_is_valid() {
     let from = SETTINGS_SAMPLE.find("# [logins.github]").unwrap();
     let to = SETTINGS_SAMPLE.find("[extensions]").unwrap();
     let lines = SETTINGS_SAMPLE[from..to].lines();
@@ -46,7 +40,7 @@ fn a_variable_is_an_access_token() {
 }
 
 #[test]
-fn an_access_token_stands_nowhere_else() {
+fn an_access_token_is_refused_outside_of_env() {
     let refused = |entry: &str, what: &str, help: &str| {
         let text = format!("{{\"mcpServers\": {{\n\"s\": {entry}}}}}");
         let error = load(TABLE, &text).expect_err(entry);
@@ -64,25 +58,18 @@ fn an_access_token_stands_nowhere_else() {
     ] {
         refused(entry, only, "in the `env` of a server with a `command`");
     }
-    refused(
-        r#"{"command": "x", "env": {"A": "${login:hob}"}}"#,
-        "`[logins.hob]` is missing in toolwharf.toml, which defines `hub`",
-        "add the table",
-    );
-    refused(
-        r#"{"command": "x", "env": {"A": "${login:a}", "B": "${login:b}"}}"#,
-        "one login, not both `a` and `b`",
-        "name another one",
-    );
-    refused(
-        r#"{"command": "x", "login": "user"}"#,
-        "`login` of server `s` is only for servers with a `url`",
-        "${login:NAME}",
-    );
+    let rows = r#"
+        {"command": "x", "env": {"A": "${login:hob}"}} | `[logins.hob]` is missing in toolwharf.toml, which defines `hub` | add the table
+        {"command": "x", "env": {"A": "${login:a}", "B": "${login:b}"}} | one login, not both `a` and `b` | name another one
+        {"command": "x", "login": "user"} | `login` of server `s` is only for servers with a `url` | ${login:NAME}
+    "#;
+    for [entry, what, help] in table(rows) {
+        refused(&entry, &what, &help);
+    }
 }
 
 #[test]
-fn what_is_wrong_with_a_table_is_said_with_what_to_write() {
+fn an_invalid_table_is_reported_with_the_remedy() {
     let refused = |table: &str, what: &str| {
         let error = load(&format!("[logins.hub]\n{table}\n"), "{}").expect_err(table);
         assert!(error.contains(what), "{error}");
@@ -92,7 +79,7 @@ fn what_is_wrong_with_a_table_is_said_with_what_to_write() {
     refused("issuer = \"http://h\"", "https://");
     refused(
         "authorize_url = \"https://h/a\"",
-        "with some of its endpoints",
+        "with only some of its endpoints",
     );
     let both = "authorize_url = \"https://h/a\"\ntoken_url = \"https://h/t\"\n";
     refused(both, "a login without a client");
@@ -113,25 +100,14 @@ fn an_assertion_belongs_to_its_grant() {
     let config = check(good).unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));
     assert_eq!(config.servers[0].redact("hunter2"), "[secret]");
-    for (login, what) in [
-        (
-            r#"{"grant": "jwt_bearer", "clientId": "c"}"#,
-            "with one of `assertion` and `assertionFile`",
-        ),
-        (
-            r#"{"assertion": "x"}"#,
-            "with one of `assertion` and `assertionFile`",
-        ),
-        (
-            r#"{"grant": "jwt_bearer", "clientId": "c", "assertionFile": "x"}"#,
-            "an absolute path",
-        ),
-        (
-            r#"{"grant": "jwt_bearer", "assertion": "x"}"#,
-            "is required with this `grant`",
-        ),
-    ] {
-        let error = check(login).expect_err(login);
-        assert!(error.contains(what), "{error}");
+    let rows = r#"
+        {"grant": "jwt_bearer", "clientId": "c"} | if `assertion` or `assertionFile` is set
+        {"assertion": "x"} | if `assertion` or `assertionFile` is set
+        {"grant": "jwt_bearer", "clientId": "c", "assertionFile": "x"} | an absolute path
+        {"grant": "jwt_bearer", "assertion": "x"} | is required with this `grant`
+    "#;
+    for [login, what] in table(rows) {
+        let error = check(&login).expect_err(&login);
+        assert!(error.contains(&what), "{error}");
     }
 }

@@ -46,7 +46,7 @@ impl Folder {
         Config::load(&sources, &env)
     }
 
-    /// The text without this folder's path.
+    /// Removes this folder's path from the text.
     pub(super) fn redact(&self, text: &impl ToString) -> String {
         let root = format!("{}/", self.root().display());
         text.to_string().replace(&root, "")
@@ -69,6 +69,24 @@ pub(super) fn load(text: &str) -> Config {
         Ok(config) => config,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Loads `toolwharf.toml` and `mcp.json` with these texts. The errors are as shown to the user.
+pub(super) fn load_both(settings: &str, servers: &str) -> Result<Config, String> {
+    let folder = Folder::new(&[("t.toml", settings), ("mcp.json", servers)]);
+    let config = folder.load(&["t.toml", "mcp.json"]);
+    config.map_err(|error| folder.redact(&error))
+}
+
+/// The rows of a table with `N` columns, which are separated by ` | `. `\n` stands for a line break.
+pub(super) fn table<const N: usize>(text: &str) -> Vec<[String; N]> {
+    let rows = text.lines().map(str::trim).filter(|row| !row.is_empty());
+    let row = |row: &str| {
+        let cells = row.split(" | ").map(|cell| cell.replace("\\n", "\n"));
+        let cells: Vec<_> = cells.collect();
+        <[String; N]>::try_from(cells).unwrap_or_else(|cells| panic!("{cells:?}"))
+    };
+    rows.map(row).collect()
 }
 
 /// All errors of a file, as shown to the user.

@@ -22,41 +22,11 @@ fn outcome(text: &str) -> String {
 
 /// JSON that is often nearly valid.
 fn pieces() -> impl Strategy<Value = String> {
-    let piece = prop::sample::select(vec![
-        "{",
-        "}",
-        "[",
-        "]",
-        ":",
-        ",",
-        "\"",
-        "\"mcpServers\"",
-        "\"servers\"",
-        "\"a\"",
-        "\"command\"",
-        "\"url\"",
-        "\"env\"",
-        "\"args\"",
-        "\"type\"",
-        "\"stdio\"",
-        "\"${X}\"",
-        "\"${\"",
-        "1",
-        "true",
-        "null",
-        "//",
-        "/*",
-        "*/",
-        "\n",
-        " ",
-        "ü",
-        "\\",
-        "\u{0}",
-        "'",
-        "-",
-        "1e999",
-        "\"timeout\"",
-    ]);
+    let words = r#"{ } [ ] : , " "mcpServers" "servers" "a" "command" "url" "env" "args" "type" "stdio"
+        "${X}" "${" 1 true null // /* */ ü \ ' - 1e999 "timeout""#;
+    let mut pieces: Vec<_> = words.split_whitespace().collect();
+    pieces.extend(["\n", " ", "\0"]);
+    let piece = prop::sample::select(pieces);
     prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
 }
 

@@ -159,9 +159,7 @@ fn cline_writes_seconds() {
 #[test]
 fn bare_map() {
     check(
-        r#"{"$schema": "x", "svelte": {"command": "npx"}, "servers": {"url": "https://e.com"}}"#
-            .replace(r#""$schema": "x", "#, "")
-            .as_str(),
+        r#"{"svelte": {"command": "npx"}, "servers": {"url": "https://e.com"}}"#,
         &["svelte: stdio npx [] {}", "servers: http https://e.com {}"],
     );
 }
@@ -175,24 +173,14 @@ fn empty_objects_hold_no_servers() {
 
 #[test]
 fn words_for_transports() {
-    for (word, kind) in [
-        ("stdio", "stdio"),
-        ("http", "http"),
-        ("streamable-http", "http"),
-        ("streamableHttp", "http"),
-        ("streamable_http", "http"),
-        ("sse", "sse"),
-        ("SSE", "sse"),
-    ] {
+    let words = "stdio=stdio http=http streamable-http=http streamableHttp=http streamable_http=http sse=sse SSE=sse";
+    for (word, kind) in words.split(' ').filter_map(|pair| pair.split_once('=')) {
         for key in ["type", "transport"] {
             let text = format!(
                 r#"{{"mcpServers": {{"a": {{"{key}": "{word}", "command": "c", "url": "http://h"}}}}}}"#
             );
-            assert_eq!(
-                load(&text).servers[0].origin.transport(),
-                kind,
-                "{key} {word}"
-            );
+            let origin = &load(&text).servers[0].origin;
+            assert_eq!(origin.transport(), kind, "{key} {word}");
         }
     }
 }

@@ -6,44 +6,31 @@ use insta::assert_snapshot;
 use model::{LogFormat, NamingPolicy, Settings, StartPolicy};
 
 use super::super::SETTINGS_SAMPLE;
-use super::{Folder, errors};
+use super::{errors, load_both, table};
 
 fn load(text: &str) -> Settings {
-    let folder = Folder::new(&[("t.toml", text)]);
-    match folder.load(&["t.toml"]) {
-        Ok(config) => config.settings,
-        Err(error) => panic!("{error}"),
-    }
+    let config = load_both(text, "{}").unwrap_or_else(|error| panic!("{error}"));
+    config.settings
 }
 
 #[test]
-fn the_sample_says_the_defaults() {
+fn the_sample_contains_the_defaults() {
     assert_eq!(load(SETTINGS_SAMPLE), Settings::default());
+    let page = include_str!("../../../../docs/configuration.md");
+    assert!(
+        page.contains(SETTINGS_SAMPLE.trim_end()),
+        "the sample in docs/configuration.md differs from settings/sample.rs"
+    );
     assert_eq!(load(""), Settings::default());
 }
 
 #[test]
-fn what_the_sample_comments_out_is_valid() {
-    let text = SETTINGS_SAMPLE
-        .replace("# [projects", "[projects")
-        .replace("# servers =", "servers =")
-        .replace("# naming = \"pre", "naming = \"pre")
-        .replace("# disabled_tools", "disabled_tools")
-        .replace("# data_dir", "data_dir")
-        .replace("# [agent", "[agent")
-        .replace("# api =", "api =")
-        .replace("# model =", "model =")
-        .replace("# base_url", "base_url")
-        .replace("# system =", "system =")
-        .replace("# max_", "max_")
-        .replace("# start =", "start =")
-        .replace("# native", "native")
-        .replace("# [registries", "[registries")
-        .replace("# url", "url")
-        .replace("# input", "input")
-        .replace("# output", "output")
-        .replace("# cache_", "cache_");
-    let settings = load(&text);
+fn the_settings_in_comments_of_the_sample_are_valid() {
+    let keys = "[projects, servers =, naming = \"pre, disabled_tools, data_dir, [agent, api =, model =, base_url, \
+                system =, max_, start =, native, [registries, url, input, output, cache_";
+    let uncommented = |text: String, key: &str| text.replace(&format!("# {key}"), key);
+    let keys = keys.split(", ");
+    let settings = load(&keys.fold(SETTINGS_SAMPLE.to_owned(), uncommented));
     let agent = settings.agent.as_ref().unwrap();
     assert_eq!(
         (agent.model.as_str(), agent.max_tokens, agent.max_turns),
@@ -87,33 +74,22 @@ fn values() {
 }
 
 #[test]
-fn an_agent_that_cannot_be() {
-    for (text, says) in [
-        ("[agent]\n", "`[agent]` has no `model`"),
-        ("[agent]\nmodel = \"m\"\napi = \"x\"\n", "bad `api`"),
-        (
-            "[agent]\nmodel = \"m\"\nbase_url = \"x\"\n",
-            "bad `base_url`",
-        ),
-        ("[agent]\nmodel = \"m\"\nmax_turns = 0\n", "bad `max_turns`"),
-        ("[agent]\nmodel = \"m\"\nmax_chats = 0\n", "bad `max_chats`"),
-        ("[agent]\nmodel = \"m\"\nstart = \"lazy\"\n", "bad `start`"),
-        (
-            "[agent]\nmodel = \"m\"\nnative = [\"rm\"]\n",
-            "bad `native`",
-        ),
-        (
-            "[agent]\nmodel = \"m\"\nsystem_file = \"/no/such\"\n",
-            "cannot be read",
-        ),
-        (
-            "[agent]\nmodel = \"m\"\n[agent.prices.m]\ninput = \"x\"\n",
-            "bad `input`",
-        ),
-    ] {
-        let errors = errors("t.toml", text);
-        assert!(errors.contains(says), "{text}: {errors}");
+fn invalid_settings_of_an_agent() {
+    let rows = r#"
+        api = "x" | bad `api`
+        base_url = "x" | bad `base_url`
+        max_turns = 0 | bad `max_turns`
+        max_chats = 0 | bad `max_chats`
+        start = "lazy" | bad `start`
+        native = ["rm"] | bad `native`
+        system_file = "/no/such" | cannot be read
+        [agent.prices.m]\ninput = "x" | bad `input`
+    "#;
+    for [setting, what] in table(rows) {
+        let errors = errors("t.toml", &format!("[agent]\nmodel = \"m\"\n{setting}\n"));
+        assert!(errors.contains(&what), "{setting}: {errors}");
     }
+    assert!(errors("t.toml", "[agent]\n").contains("`[agent]` has no `model`"));
 }
 
 #[test]
@@ -175,14 +151,14 @@ error: bad `allowed_origins`
    |
  5 | allowed_origins = ["*", "https://a.b/path"]
    |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
-  help: write one such as "https://app.example.com", without a path or `*`
+  help: write an origin such as "https://app.example.com", without a path or `*`
 
 error: bad `allowed_origins`
   --> t.toml:5:25
    |
  5 | allowed_origins = ["*", "https://a.b/path"]
    |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
-  help: write one such as "https://app.example.com", without a path or `*`
+  help: write an origin such as "https://app.example.com", without a path or `*`
 
 error: bad `data_dir`
   --> t.toml:6:12
@@ -277,44 +253,31 @@ error: invalid TOML: unexpected key or value, expected newline, `#`
 
 #[test]
 fn projects_that_name_unknown_servers_are_a_warning() {
-    let folder = Folder::new(&[
-        ("m.json", r#"{"mcpServers": {"a": {"command": "a"}}}"#),
-        ("t.toml", "[projects.p]\nservers = [\"a\", \"b\"]\n"),
-    ]);
-    let config = folder.load(&["m.json", "t.toml"]).unwrap();
+    let settings = "[projects.p]\nservers = [\"a\", \"b\"]\n";
+    let config = load_both(settings, r#"{"mcpServers": {"a": {"command": "a"}}}"#).unwrap();
     assert_eq!(config.warnings.len(), 1);
-    assert!(
-        config.warnings[0]
-            .what
-            .contains("`b`, which is not configured")
-    );
+    let warning = &config.warnings[0].what;
+    assert!(warning.contains("`b`, which is not configured"));
 }
 
 #[test]
 fn the_key_to_e2b_comes_from_a_variable_and_is_not_shown() {
-    let load = |text: &str| Folder::new(&[("t.toml", text)]).load(&["t.toml"]);
+    let load = |text: &str| load_both(text, "{}");
     let config = load("[hosting]\ne2b_api_key = \"${TOKEN}\"\n").unwrap();
     let hosting = &config.settings.hosting;
     assert_eq!(hosting.e2b_api_key.as_ref().unwrap().reveal(), "hunter2");
     assert!(!format!("{config:?}").contains("hunter2"));
     assert_eq!(hosting.e2b_sandbox_url, None);
-    for (text, what) in [
-        (
-            "e2b_api_key = \"${NOT_SET}S3CRET\"",
-            "`NOT_SET` is not set (`e2b_api_key`)",
-        ),
-        (
-            "e2b_api_key = [\"S3CRET\"]",
-            "`e2b_api_key` is not a string",
-        ),
-        ("e2b_api_key = \"\"", "`e2b_api_key` is empty"),
-        ("e2b_url = \"http://api.example.com\"", "bad `e2b_url`"),
-        ("e2b_sandbox_url = \"https://a?b\"", "bad `e2b_sandbox_url`"),
-    ] {
-        let error = load(&format!("[hosting]\n{text}\n"))
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(what), "{error}");
+    let rows = r#"
+        e2b_api_key = "${NOT_SET}S3CRET" | `NOT_SET` is not set (`e2b_api_key`)
+        e2b_api_key = ["S3CRET"] | `e2b_api_key` is not a string
+        e2b_api_key = "" | `e2b_api_key` is empty
+        e2b_url = "http://api.example.com" | bad `e2b_url`
+        e2b_sandbox_url = "https://a?b" | bad `e2b_sandbox_url`
+    "#;
+    for [setting, what] in table(rows) {
+        let error = load(&format!("[hosting]\n{setting}\n")).unwrap_err();
+        assert!(error.contains(&what), "{error}");
         assert!(!error.contains("S3CRET"), "{error}");
     }
     let local =
@@ -339,7 +302,7 @@ fn a_device_for_all_volumes_of_a_swarm_is_refused() {
 }
 
 #[test]
-fn a_lease_that_no_renewal_can_keep_is_refused() {
+fn a_lease_outside_of_its_bounds_is_refused() {
     for lease in ["0s", "2s", "6m"] {
         let error = errors("t.toml", &format!("[replicas]\nlease = \"{lease}\"\n"));
         assert!(error.contains("a time from \"3s\" to \"5m\""), "{error}");
@@ -349,7 +312,7 @@ fn a_lease_that_no_renewal_can_keep_is_refused() {
 }
 
 #[test]
-fn servers_on_kubernetes_run_as_root_only_by_their_image() {
+fn only_the_image_can_make_servers_on_kubernetes_run_as_root() {
     let user = |value: &str| load(&format!("[kubernetes]\nuser = {value}\n"));
     let of = |settings: Settings| settings.hosting.kubernetes.user;
     assert_eq!(of(load("")), Some(65532));

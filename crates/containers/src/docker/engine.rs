@@ -1,16 +1,17 @@
 //! A client for the daemon's API, with a deadline for every call.
 
-use bollard::query_parameters::StartContainerOptions;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bollard::container::AttachContainerResults;
 use bollard::errors::Error as Bollard;
-use bollard::models::{ContainerInspectResponse, ContainerSummary};
+use bollard::models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary};
 use bollard::query_parameters::{
-    InspectContainerOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
-    RemoveContainerOptionsBuilder,
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions,
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    StartContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -78,8 +79,8 @@ impl Engine {
         }
     }
 
-    /// A local daemon, or a remote one at `tcp://host:port`. A remote one requires `keys`: certificates that both sides
-    /// verify.
+    /// A local daemon, or a remote one at `tcp://host:port`. A remote daemon requires `keys`: each side verifies the
+    /// certificate of its peer.
     pub(super) fn anywhere(host: &str, keys: Option<&Path>) -> Result<Self, Error> {
         match (host.strip_prefix("tcp://"), keys) {
             (None, _) => Self::new(host),
@@ -108,7 +109,7 @@ impl Engine {
                 }
             })
         };
-        // Connects by hand first, because hyper's error for a missing daemon is too vague.
+        // Open the socket directly first, because hyper's error for a missing daemon is too vague.
         if let Err(error) = within("connect to the Docker daemon", READ_TIMEOUT, async {
             Ok(match self {
                 Self::Local(path) => UnixStream::connect(path).await.map(drop),
@@ -205,7 +206,7 @@ where
     tcp.enforce_http(false);
     tcp.set_connect_timeout(Some(READ_TIMEOUT));
     tcp.set_nodelay(true);
-    // A stream may be silent for days, and does not end when its node is gone.
+    // A stream may be silent for days. Without keepalive, it would not end when its node is gone.
     tcp.set_keepalive(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
@@ -235,6 +236,33 @@ impl Client {
         )
     }
 
+    /// Creates a container, and returns its id.
+    pub(super) async fn create(
+        &self,
+        name: &str,
+        body: ContainerCreateBody,
+    ) -> Result<String, Call> {
+        let options = CreateContainerOptionsBuilder::default().name(name).build();
+        let created = self.docker.create_container(Some(options), body);
+        let created = call("create a container", CHANGE_TIMEOUT, created).await?;
+        Ok(created.id)
+    }
+
+    /// Attaches to the output of a container and, with `stdin`, to its input.
+    pub(super) async fn attach(
+        &self,
+        id: &str,
+        stdin: bool,
+    ) -> Result<AttachContainerResults, Error> {
+        let options = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdin(stdin)
+            .stdout(true)
+            .stderr(true);
+        let attached = self.docker.attach_container(id, Some(options.build()));
+        within("attach to a container", CHANGE_TIMEOUT, attached).await
+    }
+
     pub(super) async fn kill(&self, id: &str, signal: &str) -> Result<(), Error> {
         let options = KillContainerOptionsBuilder::default().signal(signal);
         let killed = call(
@@ -244,13 +272,13 @@ impl Client {
         )
         .await;
         match killed {
-            // Not running, or missing.
+            // The container does not run or does not exist.
             Err(Call::Daemon(404 | 409, _)) => Ok(()),
             other => other.map_err(Error::from),
         }
     }
 
-    /// Kills it if it runs, and removes it with its anonymous volumes.
+    /// Removes a container with its anonymous volumes. A running container is killed first.
     pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true);
         let removed = call(
@@ -267,7 +295,7 @@ impl Client {
         }
     }
 
-    /// Removes it. If that fails, it is left until the next sweep.
+    /// Removes a container. After a failure, the container is left to the next sweep.
     pub(super) async fn remove_or_warn(&self, label: &str, id: &str) {
         if let Err(error) = self.remove(id).await {
             tracing::warn!(label, container = id, %error, "cannot remove a container; the next sweep retries");
@@ -338,7 +366,7 @@ pub(super) async fn call<T>(
     }
 }
 
-/// Like [`call`], with all failures as [`enum@Error`].
+/// Like [`call`], but returns every failure as [`enum@Error`].
 pub(super) async fn within<T>(
     what: &'static str,
     limit: Duration,

@@ -6,6 +6,7 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt as _;
 
 use super::engine::{CHANGE_TIMEOUT, Call, Client, call, found, within};
+use crate::common::refused;
 use runtime::unit::Error;
 
 /// Timeout of a pull from a registry.
@@ -37,11 +38,8 @@ pub(super) async fn import(
 pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
     let inspected = client.docker.inspect_image(image);
     match call("inspect an image", CHANGE_TIMEOUT, inspected).await {
-        // Not a valid image name after all.
-        Err(Call::Daemon(400, why)) => Err(Error::Refused {
-            field: "image",
-            why: format!("`{image}`: {why}"),
-        }),
+        // The daemon rejects the image name, although it passed our own check.
+        Err(Call::Daemon(400, why)) => refused("image", format!("`{image}`: {why}")),
         other => Ok(found(other)?.map(|image| {
             let config = image.config.unwrap_or_default();
             Image {
@@ -75,16 +73,14 @@ pub(super) async fn pull(client: &Client, image: &str) -> Result<Image, Error> {
     let why = match pulled {
         Ok(()) => match inspect_image(client, image).await? {
             Some(image) => return Ok(image),
-            None => "it is missing after the pull".to_owned(),
+            None => "the image is still missing after the pull".to_owned(),
         },
         Err(Call::Daemon(_, why)) => why,
         Err(Call::Other(Error::Failed(why))) => why,
         Err(Call::Other(error)) => return Err(error),
     };
-    Err(Error::Refused {
-        field: "image",
-        why: format!("`{image}` is not on this host and cannot be pulled: {why}"),
-    })
+    let why = format!("`{image}` is not on this host and cannot be pulled: {why}");
+    refused("image", why)
 }
 
 /// The daemon's description of an image.

@@ -1,4 +1,4 @@
-//! Launches a container for a unit, and contains the related API calls.
+//! Launches a container for a unit.
 
 use crate::docker::engine::start;
 use crate::docker::net::Net;
@@ -15,13 +15,11 @@ use std::{
 
 use bollard::{
     models::{ContainerSummary, SystemInfo},
-    query_parameters::{
-        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectNetworkOptions,
-    },
+    query_parameters::InspectNetworkOptions,
 };
 use futures_util::StreamExt as _;
-use model::{Network, Program, Provider, Sandbox};
-use tokio::{process::Command, sync::watch};
+use model::{Network, Provider, Sandbox};
+use tokio::process::Command;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
@@ -37,20 +35,20 @@ use super::{
     relay::{self, Relay},
     spec::{self, Host},
     stdio,
-    volumes::{self, Volumes},
+    volumes::Volumes,
 };
+use crate::common::{self, refused};
 use crate::docker::images::Image;
 use runtime::{
     egress::{self, Allowed},
-    handle::{Handle, ProcessState},
     ports::Listeners,
     unit::{Confined, Error, Fence, Fences, Instance, Unit, remove_each},
 };
 
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limit for creating a container again because another program took the chosen port before the daemon can listen on
-/// it.
+/// Maximum attempts to create a container. It is created again if another program took its port before the daemon
+/// listens there.
 const MAX_PORT_ATTEMPTS: usize = 5;
 
 /// An empty image. The probe runs the daemon's own init in it.
@@ -121,7 +119,7 @@ impl Inner {
         })
     }
 
-    /// Runs the daemon's init with no work to do.
+    /// Starts a container that runs only the daemon's init.
     async fn probe_start(&self, client: &Client) -> Result<(), Error> {
         let image = format!("{}:{}", PROBE_IMAGE.0, PROBE_IMAGE.1);
         if inspect_image(client, &image).await?.is_none() {
@@ -135,20 +133,7 @@ impl Inner {
             ))
         };
         let body = spec::probe(&self.options, &image, INIT_PROGRAM);
-        let created = call(
-            "create a container",
-            CHANGE_TIMEOUT,
-            client.docker.create_container(
-                Some(
-                    CreateContainerOptionsBuilder::default()
-                        .name(&self.probe_name())
-                        .build(),
-                ),
-                body,
-            ),
-        )
-        .await?;
-        let id = created.id;
+        let id = client.create(&self.probe_name(), body).await?;
         let tried = async {
             match start(client, &id).await {
                 Ok(()) => {}
@@ -186,7 +171,7 @@ impl Inner {
             }
         }
         .await;
-        // If this fails, the sweep removes the probe with the rest.
+        // If this fails, the next sweep removes the probe.
         let removed = client.remove(&id).await;
         tried?;
         removed
@@ -200,7 +185,7 @@ impl Inner {
         spec::name(&id, &self.options.install)
     }
 
-    /// `unwanted` completes when no caller waits for the instance any longer.
+    /// Launches an instance. `unwanted` completes when no caller waits for the instance any longer.
     pub(super) async fn launch(
         self: &Arc<Self>,
         unit: &Unit,
@@ -208,19 +193,8 @@ impl Inner {
     ) -> Result<Instance, Error> {
         let unit = unit.confined()?;
         let sandbox = unit.sandbox;
-        let image = match &unit.launch.program {
-            Program::Image { image, .. } => image,
-            Program::Command { program, .. } => {
-                return Err(Error::Refused {
-                    field: "command",
-                    why: format!(
-                        "`{program}` is a program of this host: a container needs an `image` that it is in; \
-                         the provider `process` runs commands"
-                    ),
-                });
-            }
-        };
-        volumes::check_id(&sandbox.id)?;
+        let (image, _) = common::image_of(unit, "a container needs an `image` that contains it")?;
+        common::check_id(&sandbox.id)?;
         spec::check_image(image)?;
         let _turn = self.keyed_lock.turn(&sandbox.id).await?;
         let client = self.engine.connect().await?;
@@ -296,20 +270,11 @@ impl Inner {
     ) -> Result<Instance, Error> {
         let name = spec::name(&unit.sandbox.id, &self.options.install);
         let body = spec::body(&self.options, host, unit, volumes, image, &net)?;
-        let created = call(
-            "create a container",
-            CHANGE_TIMEOUT,
-            client.docker.create_container(
-                Some(CreateContainerOptionsBuilder::default().name(&name).build()),
-                body,
-            ),
-        )
-        .await;
-        let id = match created {
-            Ok(created) => created.id,
+        let id = match client.create(&name, body).await {
+            Ok(id) => id,
             Err(error) => {
                 if let Call::Other(Error::Timeout { .. }) = error {
-                    // The daemon may still create it.
+                    // The daemon may still create the container after the timeout.
                     self.make_room(client, &name).await?;
                 }
                 return Err(refusal(error));
@@ -332,17 +297,7 @@ impl Inner {
         net: Net,
     ) -> Result<Instance, Error> {
         let Confined { label, sandbox, .. } = unit;
-        let attach = AttachContainerOptionsBuilder::default()
-            .stream(true)
-            .stdin(unit.has_streams())
-            .stdout(true)
-            .stderr(true);
-        let attached = within(
-            "attach to a container",
-            CHANGE_TIMEOUT,
-            client.docker.attach_container(id, Some(attach.build())),
-        )
-        .await?;
+        let attached = client.attach(id, unit.has_streams()).await?;
         start(client, id).await.map_err(refusal)?;
         let container = client
             .inspect(id)
@@ -350,25 +305,12 @@ impl Inner {
             .ok_or_else(|| Error::Failed("another program removed the container".into()))?;
         let space = net.held.as_ref().map(|(_, held)| held.space);
         let enforced = readback::rows(&self.options, host, sandbox, volumes, &container, space)?;
-        let wanted = |what| what != "kernel" || self.options.provider != Provider::Runc;
-        if sandbox.strict
-            && let Some(row) = enforced.iter().find(|row| !row.holds && wanted(row.what))
-        {
-            return Err(Error::NotEnforced {
-                what: row.what,
-                why: row.how.clone(),
-            });
-        }
+        let wanted = |what: &str| what != "kernel" || self.options.provider != Provider::Runc;
+        common::check_strict(sandbox, &enforced, wanted)?;
         let guest = readback::guest(&container);
         let guest = guest.map(|(pid, started)| self.options.guests.add(pid, started));
-        let (exit, ended) = watch::channel(None);
         let meter = Meter::new(client.clone(), id.to_owned());
-        let shared = Arc::new(ProcessState::new(
-            None,
-            label.to_owned(),
-            Some(Box::new(meter)),
-            ended,
-        ));
+        let (exit, shared) = common::state(label, Some(Box::new(meter)));
         let (stdio, pump) = stdio::streams(unit.has_streams(), attached, true);
         let egress = net.held.map(|(allowed, held)| {
             let label = label.to_owned();
@@ -408,13 +350,8 @@ impl Inner {
             exit,
         };
         self.tasks.spawn(reaper.run());
-        Ok(Instance {
-            stdio,
-            ports: net.addresses,
-            handle: Handle::new(shared),
-            enforced: enforced.into(),
-            files: None,
-        })
+        let ports = net.addresses;
+        Ok(common::instance(shared, stdio, ports, enforced))
     }
 
     /// Opens listeners for its ports, unless the daemon publishes them.
@@ -422,22 +359,18 @@ impl Inner {
         &self,
         unit: Confined<'_>,
     ) -> Result<(BTreeMap<u16, SocketAddr>, Option<(PathBuf, Listeners)>), Error> {
-        let failed = |why: &dyn std::fmt::Display| {
-            Error::Failed(format!("cannot listen for its ports: {why}"))
-        };
-        let listeners = self
-            .options
-            .ports
-            .listen(unit, unit.sandbox.ports.clone())
-            .await?;
-        let addresses = listeners.addresses().map_err(|error| failed(&error))?;
+        let (listeners, addresses) = common::listen(&self.options.ports, unit).await?;
         if listeners.is_empty() || unit.sandbox.network == Network::Open {
-            // The daemon binds these ports from here on.
+            // From this point, the daemon binds these ports.
             return Ok((addresses, None));
         }
         let (dir, name) = (self.options.dir.clone(), self.options.runtime.clone());
         let placed = tokio::task::spawn_blocking(move || relay::place(&dir, &name)).await;
-        let file = placed.map_err(|error| failed(&error))??;
+        let file = placed.map_err(|error| {
+            Error::Failed(format!(
+                "cannot install the relay for the server's ports: {error}"
+            ))
+        })??;
         Ok((addresses, Some((file, listeners))))
     }
 
@@ -448,7 +381,6 @@ impl Inner {
         host: &Host,
         sandbox: &Sandbox,
     ) -> Result<Option<Allowed>, Error> {
-        let refused = |field, why: String| Err(Error::Refused { field, why });
         let name = &self.options.network;
         match &sandbox.network {
             Network::None => Ok(None),
@@ -498,12 +430,9 @@ impl Inner {
         let labels = old.config.and_then(|config| config.labels);
         let owner = labels.and_then(|labels| labels.get(LABEL_INSTALL).cloned());
         if owner.as_deref() != Some(&self.options.install) {
-            return Err(Error::Refused {
-                field: "id",
-                why: format!(
-                    "a container `{name}` belongs to another program; remove or rename it"
-                ),
-            });
+            let why =
+                format!("a container `{name}` belongs to another program; remove or rename it");
+            return refused("id", why);
         }
         match old.id {
             Some(id) => client.remove(&id).await,
@@ -511,7 +440,7 @@ impl Inner {
         }
     }
 
-    /// Removes what another gateway of the same database left of this server on this daemon.
+    /// Removes the containers that another gateway of the same database left for this server on this daemon.
     async fn fence_off(&self, client: &Client, id: &str, fence: &Fence) -> Result<(), Error> {
         let mine = [(LABEL_FENCE_OF, &*fence.installation), (LABEL_HOSTING, id)];
         for container in client.list(&mine).await? {
@@ -519,10 +448,7 @@ impl Inner {
                 continue;
             };
             if number > fence.number {
-                return Err(Error::Failed(format!(
-                    "another gateway has since started this server (fencing token {number}, this launch has {})",
-                    fence.number
-                )));
+                return Err(common::superseded(number, fence));
             }
             tracing::warn!(
                 server = id,
@@ -562,13 +488,13 @@ impl Inner {
         all.retain(|container| {
             let labels = container.labels.as_ref();
             let run = labels.and_then(|labels| labels.get(LABEL_RUN));
-            // Image labels appear here too, and anyone can set those, so the name is checked as well.
+            // A container's labels include those of its image, which anyone can set. So the name is checked as well.
             let mut names = container.names.iter().flatten();
             run != Some(&self.options.run) && names.any(|name| spec::is_name(name, install))
         });
         remove_each(all, |container| async move {
             client.remove(&container.id.unwrap_or_default()).await?;
-            // An instance and its holder count as one.
+            // Count an instance and its holder as one: leave out holders.
             let mut names = container.names.iter().flatten();
             let is_pause = names.any(|name| spec::is_pause(name, install));
             Ok(usize::from(!is_pause))
@@ -636,7 +562,7 @@ async fn version(program: &std::path::Path) -> Option<String> {
         .ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().next()?;
-    // "runsc version release-20221121.0", "runc version 1.1.5"
+    // For example "runsc version release-20221121.0" or "runc version 1.1.5".
     let version = line.rsplit(' ').next()?;
     Some(version.to_owned()).filter(|version| !version.is_empty())
 }

@@ -1,4 +1,4 @@
-//! How a container reaches others, and how it is reached.
+//! The network of a container: its connections to other hosts, and its published ports.
 
 use std::{
     collections::BTreeMap,

@@ -9,8 +9,8 @@
 //!
 //! - The namespace has only a loopback device. The proxy is the only way out. It is a socket of this process, which is
 //!   not in that namespace, so it makes its connections from the host's network.
-//! - A thread that has entered another namespace ends there. Threads of the async runtime never leave the host's
-//!   namespace.
+//! - A thread that has entered another namespace never returns: it ends in that namespace. Threads of the async runtime
+//!   never leave the host's namespace.
 //! - The holder is removed with the server's container, or by the next sweep. After this process has ended, nothing
 //!   listens in the namespace.
 //!
@@ -29,13 +29,12 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use bollard::query_parameters::CreateContainerOptionsBuilder;
 use model::Provider;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::engine::{CHANGE_TIMEOUT, Call, Client, call};
+use super::engine::{CHANGE_TIMEOUT, Call, Client};
 use super::images::{import, inspect_image};
 use super::spec::{self, Host};
 use super::{Inner, Options};
@@ -73,8 +72,8 @@ pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
 }
 
 impl Inner {
-    /// Starts a holder for a server, and listens in its network. After an error, everything was removed or is left to
-    /// the sweep.
+    /// Starts a holder for a server, and listens in its network. If this fails, the holder has been removed or is left
+    /// to the next sweep.
     pub(super) async fn hold(&self, client: &Client, unit: Confined<'_>) -> Result<Held, Error> {
         let name = spec::pause_name(&unit.sandbox.id, &self.options.install);
         self.make_room(client, &name).await?;
@@ -86,11 +85,9 @@ impl Inner {
         }
         let deadline = Instant::now() + CHANGE_TIMEOUT;
         let id = loop {
-            let options = CreateContainerOptionsBuilder::default().name(&name).build();
             let body = spec::pause(&self.options, &image, unit);
-            let create = client.docker.create_container(Some(options), body);
-            match call("create a container", CHANGE_TIMEOUT, create).await {
-                Ok(created) => break created.id,
+            match client.create(&name, body).await {
+                Ok(id) => break id,
                 // The holder of the previous instance is still being removed.
                 Err(Call::Daemon(409, _)) if Instant::now() < deadline => {
                     sleep(RETRY_DELAY).await;
@@ -109,8 +106,9 @@ impl Inner {
 
 async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     start(client, id).await?;
-    let gone =
-        || Error::Failed("the container that holds its network exited immediately".to_owned());
+    let gone = || {
+        Error::Failed("the container that holds the server's network exited immediately".to_owned())
+    };
     let container = client.inspect(id).await?.ok_or_else(gone)?;
     let pid = container
         .state
@@ -130,18 +128,18 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
         ))
     };
     let space = File::open(path(pid)).map_err(unseen)?;
-    // If the daemon is in another PID namespace or host, this number may belong to any process here. Checked after the
-    // namespace was opened: the process that had the number then still has it.
+    // If the daemon is in another PID namespace or host, this number may belong to any process here. Check after
+    // opening the namespace: if the number belongs to the container now, it did when the namespace was opened.
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unseen)?;
     if !groups.contains(id) {
         return Err(unseen(io::Error::other(
-            "another process has its process id",
+            "another process has the container's process id",
         )));
     }
     let entered = Space::read(&space).map_err(unseen)?;
     let own = File::open("/proc/self/ns/net").and_then(|own| Space::read(&own));
     if own.map_err(unseen)? == entered {
-        return Err(refused("the daemon gave the container that holds its network this host's network instead of a separate one".to_owned()));
+        return Err(refused("the daemon gave the container that holds the server's network this host's network instead of a separate one".to_owned()));
     }
     let listener = listen_in(space).await.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -158,7 +156,7 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     })
 }
 
-/// Listens in a namespace, from a thread that ends there.
+/// Listens in a namespace, from a separate thread that ends afterwards.
 async fn listen_in(space: File) -> io::Result<TcpListener> {
     let (done, listener) = oneshot::channel();
     std::thread::Builder::new()
@@ -169,7 +167,7 @@ async fn listen_in(space: File) -> io::Result<TcpListener> {
             let listener = entered
                 .map_err(io::Error::from)
                 .and_then(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-            // If the receiver has given up, the listener is closed.
+            // If the receiver no longer waits, this closes the listener.
             let _ = done.send(listener);
         })?;
     match timeout(ENTER_TIMEOUT, listener).await {
@@ -180,7 +178,7 @@ async fn listen_in(space: File) -> io::Result<TcpListener> {
 }
 
 /// An ELF executable that waits for a signal to end it. It has one segment, which is the whole file, and loops around
-/// one system call. It is the only file in its image, since no program is available on every daemon.
+/// one system call. It is the only file in its image, because no other image is available on every daemon.
 fn program(arch: &str) -> Option<Vec<u8>> {
     let (machine, code): (u16, &[u8]) = match arch {
         // mov eax, 34 (pause); syscall; jmp back
@@ -199,9 +197,9 @@ fn program(arch: &str) -> Option<Vec<u8>> {
     let code_at = u64::from(header + segment);
     let size = code_at + code.len() as u64;
     let mut file = Vec::with_capacity(size as usize);
-    // 64 bits, little endian, version 1, System V.
+    // ELF identification: 64 bits, little endian, version 1, System V.
     file.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-    // An executable.
+    // The file type is "executable".
     file.extend_from_slice(&2_u16.to_le_bytes());
     file.extend_from_slice(&machine.to_le_bytes());
     file.extend_from_slice(&1_u32.to_le_bytes());
@@ -272,7 +270,7 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // `S`: sleeping in its only system call.
+        // `S`: the process sleeps in its only system call.
         let stat = format!("/proc/{}/stat", child.id());
         let deadline = std::time::SystemTime::now() + Duration::from_secs(10);
         while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {

@@ -93,7 +93,7 @@ pub(super) fn rows(
             false,
             format!("`{}` is a directory of this host", mount.inside),
         ),
-        Limit::Nothing => (true, "it stores nothing on disk".to_owned()),
+        Limit::Nothing => (true, "the server stores nothing on disk".to_owned()),
         Limit::Each(size) => (
             true,
             format!("each volume is an ext4 file system of {size} bytes"),
@@ -147,7 +147,7 @@ pub(super) fn rows(
     let asked = config.runtime.as_deref().unwrap_or_default();
     let (holds, how) = match (options.provider, seen.kernel(options, host)) {
         _ if asked != options.runtime => return Err(not_it(options, &format!("`{asked}`"))),
-        (Provider::Runc, _) => (false, "it shares this host's kernel".to_owned()),
+        (Provider::Runc, _) => (false, "the container shares this host's kernel".to_owned()),
         (_, Kernel::Own(how)) => (true, how),
         (_, Kernel::Other(program)) => return Err(not_it(options, &program)),
         (_, Kernel::Unseen(why)) => (false, format!("Runtime = {asked}, but {why}")),
@@ -158,7 +158,7 @@ pub(super) fn rows(
 
 fn not_it(options: &Options, found: &str) -> Error {
     Error::Unavailable(format!(
-        "the daemon was asked for the runtime `{}` and ran {found}: it does not isolate as it was asked to",
+        "the daemon was asked for the runtime `{}` and ran {found}, which does not isolate as requested",
         options.runtime
     ))
 }
@@ -167,7 +167,8 @@ fn not_it(options: &Options, found: &str) -> Error {
 pub(super) fn guest(container: &ContainerInspectResponse) -> Option<(i32, u64)> {
     let pid = container.state.as_ref()?.pid?;
     let pid = i32::try_from(pid).ok()?;
-    // Read first: afterwards, the process is checked to be the container's, so the tick belongs to that process.
+    // Read the start tick first. The next check shows that the process belongs to the container, so the tick is that of
+    // the container's process.
     let started = Stat::read(Pid::from_raw(pid)?)?.started;
     match Seen::look(container) {
         Seen::Process { .. } => Some((pid, started)),
@@ -192,13 +193,13 @@ impl Seen {
         let state = container.state.as_ref();
         let pid = state.and_then(|state| state.pid).unwrap_or(0);
         if pid <= 0 {
-            return Self::Not("it exited before it could be checked");
+            return Self::Not("the container exited before it could be checked");
         }
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         // If the daemon is on another host or in another PID namespace, the number may belong to any process here.
         match &container.id {
             Some(id) if groups.contains(id.as_str()) => Self::Process { pid, groups },
-            _ => Self::Not("its process is not visible from here"),
+            _ => Self::Not("the container's process is not visible from this host"),
         }
     }
 
@@ -222,7 +223,7 @@ impl Seen {
             }
         };
         let text = text.trim();
-        // "50000 100000", "536870912", "max", "-1"
+        // The file contains, for example, "50000 100000", "536870912", "max" or "-1".
         let found = text
             .split(' ')
             .next()
@@ -252,21 +253,25 @@ impl Seen {
         })
     }
 
-    /// Checks that it is in the network namespace of its proxy, and that this namespace has no other device.
+    /// Checks that the process is in the network namespace of its proxy, and that this namespace has only a loopback
+    /// device.
     ///
     /// # Errors
     ///
-    /// It is in another namespace.
+    /// The process is in another namespace.
     fn proxied(&self, space: Space, entries: &[String]) -> Result<(bool, String), Error> {
         let pid = match self {
             Self::Process { pid, .. } => *pid,
             Self::Not(why) => return Ok((false, (*why).to_owned())),
         };
         let Ok(found) = Space::of(pid) else {
-            return Ok((false, "it exited before it could be checked".to_owned()));
+            return Ok((
+                false,
+                "the container exited before it could be checked".to_owned(),
+            ));
         };
         let table = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
-        // Skip the two heading lines; then `lo: 0 0 …`.
+        // Skip the two heading lines. The other lines look like `lo: 0 0 …`.
         let devices = table
             .lines()
             .skip(2)
@@ -296,13 +301,15 @@ impl Seen {
         let name = line.split(|&byte| byte == 0).next().unwrap_or_default();
         let mut name = String::from_utf8_lossy(name).into_owned();
         if name.is_empty() {
-            // It is about to execute its program, has no name by its own choice, or has exited.
+            // The process is about to execute its program, has erased its name, or has exited.
             let Ok(executed) = fs::read_link(&program) else {
-                return Kernel::Unseen("it exited before it could be checked".to_owned());
+                return Kernel::Unseen(
+                    "the container exited before it could be checked".to_owned(),
+                );
             };
             name = executed.display().to_string();
         }
-        // Compared by file identity: a process can choose its name, but not the file it executes.
+        // Compare the files by device and inode: a process can change its name, but not the file that it executes.
         let same = |path: &PathBuf| Some(file(path)? == file(&program)?);
         let same = host.runtime_path.as_ref().and_then(same);
         let own = match options.provider {
@@ -320,7 +327,7 @@ impl Seen {
 pub(super) struct Meter {
     client: Client,
     id: String,
-    /// Kept here because version 2 of control groups does not report it.
+    /// The peak is computed here, because version 2 of control groups does not report it.
     peak: AtomicU64,
 }
 
@@ -342,7 +349,7 @@ impl runtime::handle::Meter for Meter {
             let stats = timeout(STATS_TIMEOUT, stats.next()).await.ok()??.ok()?;
             let memory = stats.memory_stats?;
             let total = memory.usage?;
-            // The kernel reclaims inactive page cache when needed.
+            // Inactive page cache does not count as used: the kernel reclaims it when needed.
             let detail = memory.stats.unwrap_or_default();
             let idle = detail
                 .get("total_inactive_file")

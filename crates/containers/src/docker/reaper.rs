@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::engine::{Client, Engine};
+use crate::common::exit_of;
 use runtime::handle::{Exit, ProcessState};
 use runtime::ladder::{Ladder, Step};
 use runtime::process::Guest;
@@ -39,7 +40,7 @@ const MAX_REMOVALS: u32 = 360;
 
 /// The allow-list resources of a container.
 pub(super) struct Egress {
-    /// Stops with the container.
+    /// The egress proxy. It stops when the container ends.
     pub(super) proxy: AbortOnDropHandle<()>,
     /// The container that holds the network.
     pub(super) pause: String,
@@ -49,7 +50,7 @@ pub(super) struct Egress {
 pub(super) enum GivenUp {
     /// Report an exit, so that callers stop waiting.
     Ended,
-    /// Report that it was given up. It may still run.
+    /// Cancel the token: the container was given up and may still run.
     Told(CancellationToken),
 }
 
@@ -64,9 +65,9 @@ pub(super) struct Reaper {
     pub(super) bridged: bool,
     pub(super) given_up: GivenUp,
     pub(super) egress: Option<Egress>,
-    /// Forwards connections to its ports.
+    /// Forwards connections to the container's ports.
     pub(super) relay: Option<AbortOnDropHandle<()>>,
-    /// Held while the container runs.
+    /// Registers the container with the sentinel until this is dropped.
     pub(super) _guest: Option<Guest>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
@@ -99,7 +100,7 @@ impl Reaper {
                     tracing::warn!(
                         label = self.shared.label,
                         container = self.id,
-                        "its streams ended, but its container still runs after {} s; killing the container",
+                        "the server's streams ended, but its container still runs after {} s; killing the container",
                         SILENT_EXIT_TIMEOUT.as_secs()
                     );
                     killing = true;
@@ -114,7 +115,7 @@ impl Reaper {
                         signal = self.signal("SIGKILL");
                     }
                     Step::GiveUp => {
-                        tracing::warn!(label = self.shared.label, container = self.id, "killed, but its exit could not be confirmed");
+                        tracing::warn!(label = self.shared.label, container = self.id, "killed the instance, but its exit could not be confirmed");
                         // The task continues in both cases, to remove the container when possible.
                         match &self.given_up {
                             GivenUp::Ended => {
@@ -128,7 +129,7 @@ impl Reaper {
         };
         if let Some(relay) = self.relay.take() {
             relay.abort();
-            // Its ports are free once the task has ended.
+            // The container's ports are free once the relay task has ended.
             let _ = relay.await;
         }
         if pumping {
@@ -137,8 +138,8 @@ impl Reaper {
         }
         let mut exit = exit(state.as_ref());
         if exit.signal == Some(SIGKILL) && !killing && !exit.out_of_memory {
-            // The daemon may learn of the exit before it learns of the reason, and then does not report it. Docker
-            // 20.10 does this occasionally.
+            // The daemon may learn of the exit before it learns of an out-of-memory kill. It then does not report the
+            // kill. Docker 20.10 does this occasionally.
             let id = self.id.clone();
             let looked = tokio::task::spawn_blocking(move || kernel_ran_out_of_memory(&id));
             exit.out_of_memory = looked.await.unwrap_or(false);
@@ -160,7 +161,7 @@ impl Reaper {
         }
     }
 
-    /// Sends a signal, again until the daemon accepts it.
+    /// Sends a signal. Retries until the daemon accepts it.
     fn signal(&self, name: &'static str) -> BoxFuture<'static, ()> {
         let (engine, first, id) = (
             Arc::clone(&self.engine),
@@ -195,7 +196,7 @@ async fn wait(engine: Arc<Engine>, mut client: Client, id: String) -> Option<Con
             end.next().await,
             Some(Ok(_) | Err(Bollard::DockerContainerWaitError { .. }))
         );
-        // The stream may break off, so the state is checked whatever the response was.
+        // The stream may break off, so the state is checked after any response.
         match client.inspect(&id).await {
             Ok(Some(container)) => {
                 if let Some(state) = container.state
@@ -251,7 +252,7 @@ fn kernel_ran_out_of_memory(id: &str) -> bool {
             Ok(length) if says_out_of_memory(&record[..length], id) => return true,
             Ok(0) => return false,
             Ok(_) => {}
-            // The next records have been overwritten.
+            // The kernel has overwritten the next records. Read on after them.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(_) => return false,
         }
@@ -265,24 +266,16 @@ fn says_out_of_memory(record: &[u8], id: &str) -> bool {
     record.contains("oom-kill:") && record.contains(id)
 }
 
-/// The exit status. A signal is recognised by its shell exit code, because neither the daemon nor the init report it.
+/// The exit status. Neither the daemon nor the init report a signal.
 fn exit(state: Option<&ContainerState>) -> Exit {
     let Some(state) = state else {
         return Exit::default();
     };
     let out_of_memory = state.oom_killed.unwrap_or(false);
     let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
-    match code {
-        Some(code @ 129..=159) => Exit {
-            signal: Some(code - 128),
-            out_of_memory,
-            ..Exit::default()
-        },
-        code => Exit {
-            code,
-            out_of_memory,
-            ..Exit::default()
-        },
+    Exit {
+        out_of_memory,
+        ..code.map(exit_of).unwrap_or_default()
     }
 }
 

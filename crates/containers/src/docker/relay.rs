@@ -1,8 +1,9 @@
 //! Publishes ports of a container without a network on this host's loopback.
 //!
 //! A container without a network still has a loopback device, but it cannot be reached from outside. In a gVisor
-//! sandbox it is even in another kernel. So the daemon's `exec` runs a program of Toolwharf in the container: the relay
-//! (`relay/main.rs`), a static executable that is mounted read-only. All connections share its standard streams.
+//! sandbox, the device even belongs to another kernel. So the daemon's `exec` runs a program of Toolwharf in the
+//! container: the relay (`relay/main.rs`), a static executable that is mounted read-only. All connections share its
+//! standard streams.
 //!
 //! # Invariants
 //!
@@ -41,20 +42,22 @@ use self::frame::{
     WINDOW_BYTES, head,
 };
 use super::engine::{CHANGE_TIMEOUT, Client, within};
+use crate::common::refused;
 use runtime::handle::ProcessState;
 use runtime::ports::Listeners;
 use runtime::pump::Idle;
 use runtime::unit::Error;
 
-/// The program. Empty if it was not built for this processor.
+/// The relay program. Empty if it was not built for this processor architecture.
 pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay"));
-/// Its path inside. `/run` is in memory, and no volume or mount may cover it.
+/// The path of the program in the container. `/run` is in memory, and no volume or mount may cover it.
 pub(super) const PATH_INSIDE: &str = "/run/toolwharf/relay";
-/// Its file on this host. The other files there are named after server ids, which contain no dot.
+/// The name of the program's file on this host. The other files in the directory are named after server ids, which
+/// contain no dot.
 pub(super) const FILE_NAME: &str = ".relay";
 /// Capacity of the queue of frames to the relay.
 const MAX_QUEUED_FRAMES: usize = 32;
-/// Delay before the relay is restarted: initially, and at most.
+/// Initial and maximum delay before the relay is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 /// Error texts in messages are cut to this length.
@@ -70,13 +73,11 @@ type Input = Pin<Box<dyn AsyncWrite + Send>>;
 /// [`Error::Refused`] if no relay was built for this processor.
 pub(super) fn place(dir: &Path, name: &str) -> Result<PathBuf, Error> {
     if PROGRAM.is_empty() {
-        return Err(Error::Refused {
-            field: "ports",
-            why: format!(
-                "ports of a container without a network are not supported on {} yet; set `\"network\": \"open\"`",
-                std::env::consts::ARCH
-            ),
-        });
+        let why = format!(
+            "ports of a container without a network are not supported on {} yet; set `\"network\": \"open\"`",
+            std::env::consts::ARCH
+        );
+        return refused("ports", why);
     }
     let file = dir.join(FILE_NAME);
     let put = || {
@@ -119,8 +120,14 @@ impl Relay {
             sleep(pause).await;
             pause = (2 * pause).min(MAX_RESTART_DELAY);
             let label = &self.shared.label;
-            tracing::warn!(server = label, why, "restarting the relay to its ports");
-            let note = format!("[toolwharf] the relay to its ports ended and is restarted: {why}");
+            tracing::warn!(
+                server = label,
+                why,
+                "restarting the relay to the server's ports"
+            );
+            let note = format!(
+                "[toolwharf] the relay to the server's ports ended and is restarted: {why}"
+            );
             self.shared.log.note(&note);
         }
     }
@@ -135,13 +142,24 @@ impl Relay {
             ..ExecConfig::default()
         };
         let exec = docker.create_exec(&self.container, config);
-        let exec = within("prepare the relay to its ports", CHANGE_TIMEOUT, exec).await?;
+        let exec = within(
+            "prepare the relay to the server's ports",
+            CHANGE_TIMEOUT,
+            exec,
+        )
+        .await?;
         let options = StartExecOptions {
             output_capacity: Some(WINDOW_BYTES),
             ..StartExecOptions::default()
         };
         let started = docker.start_exec(&exec.id, Some(options));
-        match within("start the relay to its ports", CHANGE_TIMEOUT, started).await? {
+        match within(
+            "start the relay to the server's ports",
+            CHANGE_TIMEOUT,
+            started,
+        )
+        .await?
+        {
             StartExecResults::Attached { output, input } => Ok((output, input)),
             StartExecResults::Detached => Err(Error::Failed("it has no streams".to_owned())),
         }
@@ -166,7 +184,7 @@ async fn serve(listeners: &Listeners, mut output: Output, input: Input) -> Strin
                         return "it violated the protocol".to_owned();
                     }
                 }
-                // The relay itself never writes to stderr. The daemon reports there why it did not start.
+                // The relay itself never writes to stderr. If it does not start, the daemon writes the reason there.
                 Some(Ok(other)) => return other.to_string(),
                 Some(Err(error)) => return error.to_string(),
                 None => return "it ended".to_owned(),
@@ -261,8 +279,8 @@ impl Lines {
             match kind {
                 DATA => {
                     let pipe = line.pipe.as_mut()?;
-                    // There is room for everything that was allowed. On error, the client is gone, and [`Near`] sends
-                    // the relay a [`RESET`].
+                    // The pipe has room for everything that the relay was allowed to send. On error, the client is
+                    // gone, and [`Near`] sends the relay a [`RESET`].
                     let _ = unconstrained(pipe.write_all(&body)).now_or_never()?;
                 }
                 CREDIT if line.credit.available_permits() + usize::from(value) <= WINDOW_BYTES => {
@@ -340,7 +358,7 @@ impl Near {
         let down = async {
             down.await?;
             closed.cancelled().await;
-            // The relay has ended both directions, which is not an error here.
+            // The relay has closed the connection in both directions. This is a normal end, not an error.
             Ok::<_, io::Error>(())
         };
         let up = async {
@@ -384,7 +402,7 @@ mod tests {
         bytes
     }
 
-    /// The relay shares a container with the server, which may send anything.
+    /// The relay shares a container with the server, so the gateway must expect any bytes from it.
     #[tokio::test]
     async fn frames_that_break_the_rules_end_the_relay() {
         let full = (DATA, 0, MAX_BODY_BYTES as u16, MAX_BODY_BYTES);
@@ -421,7 +439,7 @@ mod tests {
             lines.hear(&mut bytes).unwrap();
         }
         assert!(bytes.is_empty() && near.closed.is_cancelled());
-        // The client side may still send frames, which must not be attributed to a new connection.
+        // The client's side may still send frames under the old number. So number 0 is not free yet.
         assert_eq!(lines.free(), Some(1));
         lines.carried(0);
         assert_eq!(lines.free(), Some(0));
@@ -442,7 +460,7 @@ mod tests {
             .spawn()
             .unwrap();
         let (mut input, mut output) = (relay.stdin.take().unwrap(), relay.stdout.take().unwrap());
-        // Nothing listens on port 0.
+        // The connection fails, because nothing listens on port 0.
         input.write_all(&head(OPEN, 5, 0)).await.unwrap();
         let mut said = [0; HEAD_BYTES];
         output.read_exact(&mut said).await.unwrap();

@@ -14,18 +14,18 @@ use model::{Network, Program, Provider};
 
 use super::Options;
 use super::engine::{LABEL_FENCE, LABEL_FENCE_OF, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
-
 use super::relay;
 use super::volumes::Volumes;
+use crate::common::{check_env, refused};
 use crate::docker::net::Net;
 use runtime::egress::variables;
 use runtime::unit::{Confined, Error, Fence};
 
 pub(super) const PROGRAM: &str = "/holder";
 
-/// Minimum for gVisor to start, because the threads of its kernel count as well.
+/// Minimum process limit for gVisor to start, because the threads of its kernel count as well.
 const GVISOR_PIDS: u32 = 256;
-/// Scheduling period in microseconds.
+/// Period of the CPU limit, in microseconds.
 pub(super) const CPU_PERIOD_MICROS: i64 = 100_000;
 const MAX_RUN_BYTES: u64 = 16 << 20;
 /// Suffix of the server id in names of holders. Server ids contain no dot.
@@ -43,7 +43,8 @@ pub(super) struct Host {
     pub(super) pids: bool,
 }
 
-/// The container name. There is one per server and installation, so two can never run. Neither part contains a dot.
+/// The container name. Each server of an installation has one name, so two containers of it can never run. Neither part
+/// contains a dot.
 pub(super) fn name(id: &str, install: &str) -> String {
     format!("toolwharf-{id}.{install}")
 }
@@ -64,10 +65,8 @@ pub(super) fn check_image(image: &str) -> Result<(), Error> {
     if (1..=512).contains(&image.len()) && image.bytes().all(sound) && !image.contains("..") {
         return Ok(());
     }
-    Err(Error::Refused {
-        field: "image",
-        why: format!("`{}` is not a valid image name", image.escape_debug()),
-    })
+    let why = format!("`{}` is not a valid image name", image.escape_debug());
+    refused("image", why)
 }
 
 /// Returns whether a container name belongs to this installation.
@@ -94,8 +93,6 @@ pub(super) fn body(
     image: &Image,
     net: &Net,
 ) -> Result<ContainerCreateBody, Error> {
-    let declared = image.volumes.iter().map(|path| path.trim_end_matches('/'));
-    let declared = declared.filter(|path| !path.is_empty());
     let (launch, sandbox) = (unit.launch, unit.sandbox);
     let limits = sandbox.limits;
     let Program::Image {
@@ -105,21 +102,10 @@ pub(super) fn body(
     else {
         unreachable!("launch refuses commands");
     };
-    for (name, value) in &launch.env {
-        let sound = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
-        if !sound {
-            return Err(Error::Refused {
-                field: "environment",
-                why: format!(
-                    "`{}` cannot be passed on: names may not contain `=`, and neither names nor values may contain NUL",
-                    name.escape_debug()
-                ),
-            });
-        }
-    }
+    check_env(&launch.env)?;
     let mut config = locked_down(options);
     config.memory = Some(signed(limits.memory));
-    // Memory and swap together: no swap.
+    // This value is the sum of memory and swap, so there is no swap.
     config.memory_swap = Some(signed(limits.memory));
     let most = host
         .cores
@@ -132,10 +118,8 @@ pub(super) fn body(
     let mut mounts = volumes.mounts();
     for mount in &sandbox.mounts {
         let Some(source) = mount.host.to_str() else {
-            return Err(Error::Refused {
-                field: "mounts",
-                why: format!("{} is not UTF-8", mount.host.display()),
-            });
+            let why = format!("{} is not UTF-8", mount.host.display());
+            return refused("mounts", why);
         };
         mounts.push(Mount {
             target: Some(mount.inside.clone()),
@@ -158,16 +142,7 @@ pub(super) fn body(
             ..Mount::default()
         });
     }
-    let own: BTreeSet<&str> = ["/tmp", "/run"].into_iter().chain(declared).collect();
-    let taken: BTreeSet<String> = mounts.iter().filter_map(|it| it.target.clone()).collect();
-    mounts.extend(
-        own.into_iter()
-            .filter(|&path| !taken.contains(path))
-            .map(|path| match path {
-                "/run" => scratch(path, tmp.min(MAX_RUN_BYTES)),
-                _ => scratch(path, tmp),
-            }),
-    );
+    add_scratch(&mut mounts, &["/tmp", "/run"], &image.volumes, tmp);
     config.mounts = Some(mounts);
     let is_open = sandbox.network == Network::Open;
     if is_open {
@@ -211,8 +186,22 @@ pub(super) fn body(
     })
 }
 
+/// Adds directories in memory, at these paths and at those that the image declares as volumes, unless something else is
+/// mounted there.
+pub(super) fn add_scratch(mounts: &mut Vec<Mount>, own: &[&str], declared: &[String], size: u64) {
+    let declared = declared.iter().map(|path| path.trim_end_matches('/'));
+    let declared = declared.filter(|path| !path.is_empty());
+    let all: BTreeSet<&str> = own.iter().copied().chain(declared).collect();
+    let taken: BTreeSet<String> = mounts.iter().filter_map(|it| it.target.clone()).collect();
+    let free = all.into_iter().filter(|&path| !taken.contains(path));
+    mounts.extend(free.map(|path| match path {
+        "/run" => scratch(path, size.min(MAX_RUN_BYTES)),
+        _ => scratch(path, size),
+    }));
+}
+
 /// An in-memory directory that every user in the container may write to.
-pub(super) fn scratch(path: &str, size: u64) -> Mount {
+fn scratch(path: &str, size: u64) -> Mount {
     Mount {
         target: Some(path.to_owned()),
         typ: Some(MountType::TMPFS),
@@ -239,8 +228,8 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
     }
 }
 
-/// A container that only holds a network. Always under runc, whatever the server uses: it runs Toolwharf's own program
-/// and needs a namespace of the host kernel.
+/// A container that only holds a network. It always runs under runc, whatever the server uses, because it runs
+/// Toolwharf's own program and needs a namespace of the host kernel.
 pub(super) fn pause(options: &Options, image: &str, unit: Confined<'_>) -> ContainerCreateBody {
     let mut config = locked_down(options);
     config.runtime = Some("runc".to_owned());
@@ -272,7 +261,7 @@ fn locked_down(options: &Options) -> HostConfig {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        // Otherwise every byte of the streams would be stored in a file.
+        // Disable logging. Otherwise every byte of the streams would be stored in a file.
         log_config: Some(HostConfigLogConfig {
             typ: Some("none".to_owned()),
             config: None,
@@ -314,7 +303,7 @@ pub(super) fn signed(bytes: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::docker::volumes::check_id;
+    use crate::common::check_id;
 
     #[test]
     fn images_are_names() {

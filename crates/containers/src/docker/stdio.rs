@@ -2,7 +2,7 @@
 //!
 //! stdout has a bounded buffer. While it is full, neither stdout nor stderr is read, and the container blocks as it
 //! would on a pipe. Once the reader of stdout is gone or the container is killed, the rest is discarded: a daemon only
-//! completes a container's exit after its streams have been read. have been taken.
+//! completes a container's exit after its streams have been read.
 
 use std::io;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// Writes to a container's stdin. Dropping it closes stdin.
 pub(super) struct Stdin {
-    /// `None` only during drop.
+    /// `None` only while this is being dropped.
     input: Option<Input>,
     closing: Option<oneshot::Sender<Input>>,
 }
@@ -36,12 +36,12 @@ pub(super) struct Pump {
         Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
     closing: oneshot::Receiver<Input>,
     closes: bool,
-    /// Without it, stdout is treated like stderr: a server reached over HTTP logs there.
+    /// `None`: stdout is treated like stderr, because a server that is reached over HTTP logs there.
     stdout: Option<DuplexStream>,
 }
 
 /// Creates the streams for talking to a container, if it is bridged, and the pump that moves their data. `closes`:
-/// whether closing stdin is passed on; if not, it would end the whole stream. the end of the whole stream.
+/// whether closing stdin is passed on; `false` if this would end the whole stream.
 pub(super) fn streams(
     is_bridged: bool,
     attached: AttachContainerResults,
@@ -102,7 +102,7 @@ impl Pump {
             if let Ok(input) = &mut input
                 && closes
             {
-                // Fails if the container has already closed it.
+                // This fails if the container has already closed its stdin.
                 let _ = input.shutdown().await;
             }
             std::future::pending::<()>().await;
@@ -118,7 +118,7 @@ impl Pump {
 impl Drop for Stdin {
     fn drop(&mut self) {
         if let (Some(input), Some(closing)) = (self.input.take(), self.closing.take()) {
-            // If the stream has ended, nothing receives it.
+            // If the stream has ended, nothing receives the input, and it is dropped.
             let _ = closing.send(input);
         }
     }

@@ -11,7 +11,7 @@
 //!   config of the swarm. After the container has been checked, the gate receives over the stream what to run and with
 //!   which variables, and becomes that program.
 //! - A watch process in the container. It kills everything in the container if it receives no ping from the gateway for
-//!   a while.
+//!   too long (see `contact`).
 //! - No capabilities, no new privileges, a read-only root, `/tmp` and `/run` in memory, and CPU, memory and process
 //!   limits.
 //! - The network [`Options::network`], or none: the container is disconnected from all networks before the gate opens.
@@ -22,9 +22,9 @@
 //!
 //! - A service is named after its server, so the swarm itself guarantees that two never exist.
 //! - If anything else (Swarm itself, or a person) starts a task of the service, only a gate runs.
-//! - An instance has ended when its node's daemon says so, or when its watch must have ended it (see `contact`). No
+//! - An instance has ended when its node's daemon says so, or when its watch must have killed it (see `contact`). No
 //!   replacement starts before that. If an instance was killed but does not end, the gateway stops pinging it, so that
-//!   its watch ends it.
+//!   the watch kills it.
 //! - Swarm objects contain neither variable values nor the server's arguments.
 //! - Everything created carries the ids of the installation and the run that created it. Objects of another
 //!   installation are never touched.
@@ -43,19 +43,17 @@ mod room;
 mod spec;
 mod volumes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 
 use super::engine::Engine;
-use runtime::detached;
+use crate::common::refused;
 use runtime::keyed_lock::KeyedLock;
 use runtime::ports::Ports;
-use runtime::unit::{Error, Fences, Instance, Runtime, Unit};
+use runtime::unit::{Error, Instance, Runtime};
 
 /// The swarm to use, and the identity of this installation.
 #[derive(Clone, Debug)]
@@ -74,9 +72,9 @@ pub struct Options {
     /// The driver that provides volumes on any node. `None`: volumes stay on their node.
     pub volume_driver: Option<String>,
     pub volume_options: BTreeMap<String, String>,
-    /// Tells this installation from others in the same swarm: lower-case letters, digits, `-`.
+    /// Distinguishes this installation from others in the same swarm: lower-case letters, digits, `-`.
     pub install: String,
-    /// Tells this run from earlier ones.
+    /// Distinguishes this run of the gateway from earlier ones.
     pub run: String,
     pub ports: Ports,
 }
@@ -103,10 +101,7 @@ impl Swarm {
     pub fn new(options: Options) -> Result<Self, Error> {
         spec::check_install(&options.install)?;
         if options.daemons.is_empty() {
-            return Err(Error::Refused {
-                field: "daemons",
-                why: "the list of node daemons is empty".to_owned(),
-            });
+            return refused("daemons", "`[swarm] daemons` lists no daemons");
         }
         let engine = |host: &String| Engine::anywhere(host, options.tls.as_deref()).map(Arc::new);
         let engines: Result<_, Error> = options.daemons.iter().map(engine).collect();
@@ -117,49 +112,7 @@ impl Swarm {
             tasks: TaskTracker::new(),
         })))
     }
-
-    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
-    /// held, and for daemons that do not respond.
-    pub async fn idle(&self) {
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-    }
 }
 
-impl Runtime for Swarm {
-    fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
-        self.0.probe().boxed()
-    }
-
-    fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
-        let inner = Arc::clone(&self.0);
-        detached::launched(&self.0.tasks, |unwanted| async move {
-            inner.launch(&unit, unwanted.cancelled()).await
-        })
-    }
-
-    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
-        self.0.sweep().boxed()
-    }
-
-    fn fences<'a>(&'a self, installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
-        self.0.fences(installation).boxed()
-    }
-
-    fn sweep_fenced<'a>(&'a self, lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
-        self.0.sweep_fenced(lost).boxed()
-    }
-
-    /// Volumes that stay on a node can be used by every gateway.
-    fn volumes_follow(&self) -> bool {
-        true
-    }
-
-    fn volumes_remove<'a>(
-        &'a self,
-        id: &'a str,
-        installation: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        self.0.volumes_remove(id, installation).boxed()
-    }
-}
+// Volumes that stay on a node can be used by every gateway.
+runtime_of_inner!(Swarm, volumes_follow: true);

@@ -1,13 +1,14 @@
 //! Volumes of servers: file systems of limited size in files, mounted by the daemon.
 //!
-//! The daemon's `local` driver mounts a loop device while a container runs. The device disappears with the mount. The
-//! data is in the file; the daemon's volume is created again for each instance.
+//! The daemon's `local` driver mounts a loop device while a container runs. The device disappears when it is unmounted.
+//! The data is in the file; the daemon's volume is created again for each instance.
 //!
 //! # Invariants
 //!
 //! - A volume with data in a file is never replaced by an empty one. If the file cannot be mounted, the launch fails.
 //! - A file grows with its limit and never shrinks.
-//! - An existing daemon volume of this installation with data but without a file keeps its form, without a limit.
+//! - An existing daemon volume of this installation with data but without a file stays an ordinary volume without a
+//!   limit.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,7 +27,7 @@ use super::Inner;
 use super::engine::{
     CHANGE_TIMEOUT, Call, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
 };
-
+use crate::common::{check_id, refused};
 use runtime::image::takes_direct_io;
 use runtime::unit::Error;
 
@@ -36,8 +37,8 @@ const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_NAME_BYTES: usize = 200;
 /// Search path for the tools, independent of the `TOOL_PATH` of this process.
 const TOOL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Makes the root of a volume writable to any user of an image, and empty. Into an empty volume the daemon copies what
-/// the image has at its path.
+/// Makes the root of a volume writable for any user of an image, and empty. The daemon copies the image's files at that
+/// path into an empty volume.
 const DEBUGFS_SCRIPT: &str = "set_inode_field / mode 041777\nrmdir lost+found\n";
 
 /// The prepared volumes of a launch.
@@ -56,7 +57,7 @@ struct Volume {
 /// How the volumes of a server are limited.
 #[derive(Default)]
 pub(super) enum Limit {
-    /// There are no volumes.
+    /// The server has no volumes.
     #[default]
     Nothing,
     Each(u64),
@@ -79,7 +80,7 @@ impl Volumes {
         self.volumes.iter().any(|volume| volume.name == name)
     }
 
-    /// Leaves the loop devices to the container. They disappear with it, or now if it never started.
+    /// Leaves the loop devices to the container. They disappear when the container ends, or now if it never started.
     pub(super) async fn release(&self) {
         for device in &self.devices {
             if let Err(error) = tool("losetup", ["--detach", device]).await {
@@ -129,10 +130,8 @@ impl Inner {
         let slug = slug(inside);
         let name = name(&self.options.install, id, inside);
         if name.len() > MAX_NAME_BYTES {
-            return Err(Error::Refused {
-                field: "volumes",
-                why: format!("`{inside}` is too long for a volume name"),
-            });
+            let why = format!("`{inside}` is too long for a volume name");
+            return refused("volumes", why);
         }
         ready.volumes.push(Volume {
             inside: inside.to_owned(),
@@ -148,19 +147,16 @@ impl Inner {
         .await;
         if let Some(old) = found(old)? {
             if old.labels.get(LABEL_INSTALL) != Some(&self.options.install) {
-                return Err(Error::Refused {
-                    field: "volumes",
-                    why: format!(
-                        "a volume `{name}` belongs to another program; remove or rename it"
-                    ),
-                });
+                let why =
+                    format!("a volume `{name}` belongs to another program; remove or rename it");
+                return refused("volumes", why);
             }
             if !has_file {
                 ready.limit =
                     Limit::None(format!("the volume `{name}` was created without a limit"));
                 return Ok(());
             }
-            // It refers to the device of an earlier instance.
+            // The daemon's volume refers to the device of an earlier instance.
             remove(client, &name).await?;
         }
         let device = match self.device(&file, has_file, share).await {
@@ -263,7 +259,12 @@ impl Inner {
         Ok((device, size))
     }
 
-    pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+    /// Each gateway of a database has its own volumes here, so none belong to the shared `_installation`.
+    pub(super) async fn volumes_remove(
+        &self,
+        id: &str,
+        _installation: Option<&str>,
+    ) -> Result<(), Error> {
         check_id(id)?;
         let _turn = self.keyed_lock.turn(id).await?;
         let client = self.engine.connect().await?;
@@ -380,21 +381,6 @@ pub(super) fn slug(path: &str) -> String {
         }
     }
     slug
-}
-
-/// Checks an id, which becomes part of names and directories.
-pub(super) fn check_id(id: &str) -> Result<(), Error> {
-    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if (1..=100).contains(&id.len()) && id.bytes().all(sound) {
-        return Ok(());
-    }
-    Err(Error::Refused {
-        field: "id",
-        why: format!(
-            "`{}` must be 1 to 100 of a-z, 0-9 and `-`",
-            id.escape_debug()
-        ),
-    })
 }
 
 #[cfg(test)]

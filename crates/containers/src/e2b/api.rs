@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::Options;
+use crate::common::is_word;
 use runtime::unit::Error;
 
 pub(super) const LABEL_INSTALL: &str = "toolwharf-install";
@@ -35,11 +36,11 @@ const PAGE_SIZE: usize = 100;
 const MAX_PAGES: usize = 100;
 
 pub(super) struct Api {
-    /// Speaks HTTP/1.1, which gives each stream its own connection: an unread one does not block others.
+    /// Uses HTTP/1.1, which gives each stream its own connection, so that an unread stream does not block others.
     http: Client,
     url: String,
     sandbox_url: Option<String>,
-    /// The domain of sandboxes, if the API does not name one.
+    /// The default domain of sandboxes, used if the API does not name one.
     domain: String,
     key: Hidden,
     header: HeaderValue,
@@ -68,7 +69,7 @@ pub(super) struct Detail {
     pub(super) memory_mb: u64,
     #[serde(rename = "diskSizeMB")]
     pub(super) disk_size_mb: u64,
-    /// Missing in older versions.
+    /// Older versions of the API do not report this.
     #[serde(default)]
     pub(super) allow_internet_access: Option<bool>,
 }
@@ -92,7 +93,7 @@ impl Listed {
 pub(super) struct New<'a> {
     #[serde(rename = "templateID")]
     pub(super) template: &'a str,
-    /// In seconds.
+    /// The lease in seconds.
     pub(super) timeout: u64,
     /// Makes `envd` require a token, which is in the response.
     pub(super) secure: bool,
@@ -142,7 +143,12 @@ impl Api {
         let mut header = HeaderValue::from_str(key.reveal())
             .ok()
             .filter(|value| !value.is_empty())
-            .ok_or_else(|| refused("e2b_api_key", "it is not a valid key".to_owned()))?;
+            .ok_or_else(|| {
+                refused(
+                    "e2b_api_key",
+                    "the key is empty or has characters that a header cannot contain".to_owned(),
+                )
+            })?;
         header.set_sensitive(true);
         let host = url.split_once("://").map_or("", |(_, host)| host);
         let host = host.split(['/', ':']).next().unwrap_or_default();
@@ -172,7 +178,7 @@ impl Api {
         }
     }
 
-    /// Removes the key from any text, since it must not appear in errors.
+    /// Removes the key from a text, because the key must not appear in errors.
     pub(super) fn blot(&self, text: &str) -> String {
         let text: String = self.key.blot(text).chars().take(MAX_ERROR_CHARS).collect();
         text.escape_debug().to_string()
@@ -259,7 +265,7 @@ impl Api {
                 .and_then(|token| token.to_str().ok());
             // The token is inserted into the URL without encoding.
             next = token
-                .filter(|token| !token.is_empty() && token.bytes().all(is_plain))
+                .filter(|token| !token.is_empty() && token.bytes().all(is_word))
                 .map(str::to_owned);
             if next.is_none() {
                 return Ok(all);
@@ -356,7 +362,7 @@ impl Api {
     }
 }
 
-/// Adds a deadline.
+/// Adds a deadline to a request.
 pub(super) async fn late<T>(
     what: &'static str,
     within: Duration,
@@ -393,17 +399,13 @@ fn base(text: &str) -> Option<String> {
     fits.then(|| text.to_owned())
 }
 
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-_".contains(&byte)
-}
-
-/// Ids become parts of URLs.
+/// Returns whether a text is a valid id. Ids become parts of URLs.
 fn is_id(text: &str) -> bool {
-    (1..=128).contains(&text.len()) && text.bytes().all(is_plain)
+    (1..=128).contains(&text.len()) && text.bytes().all(is_word)
 }
 
 fn is_domain(text: &str) -> bool {
-    let label = |label: &str| !label.is_empty() && label.bytes().all(is_plain);
+    let label = |label: &str| !label.is_empty() && label.bytes().all(is_word);
     text.len() <= 200 && text.split('.').all(label)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A call is a `POST` of JSON to `/process.Process/METHOD`. Errors have a status and `{"code": "…", "message": "…"}`.
 //! Streams consist of envelopes: a byte of flags, a length of four bytes (big endian), and as many bytes of JSON. The
-//! last one has the flag [`FLAG_LAST`], and the error if there was one. A stream without it broke off. In JSON, bytes are
-//! base64, and values that are zero or false are omitted.
+//! last one has the flag [`FLAG_LAST`], and the error if there was one. A stream without this envelope broke off. In
+//! JSON, bytes are base64, and values that are zero or false are omitted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use runtime::handle::Exit;
 use runtime::unit::Error;
 
 const PORT: u16 = 49983;
-/// Flags of an envelope: compressed, which is never requested, and the last one.
+/// Flags of an envelope: it is compressed (which is never requested), or it is the last one.
 const FLAG_COMPRESSED: u8 = 1;
 const FLAG_LAST: u8 = 2;
 const HEADER_BYTES: usize = 5;
@@ -34,13 +34,14 @@ const MAX_ENVELOPE_BYTES: usize = 4 << 20;
 /// Timeouts of a call, and of starting a command.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout for input. A busy command may accept none, as with a full pipe. A dead connection is detected elsewhere.
+/// Timeout for input. A busy command may accept none, as with a full pipe. A dead connection is detected by the output
+/// stream ([`SILENCE_TIMEOUT`]).
 const INPUT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Interval of `envd`'s keepalives in seconds. E2B closes streams that are silent for longer.
 const PING_INTERVAL_SECS: u64 = 30;
 /// A stream that receives nothing for this long is broken.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3 * PING_INTERVAL_SECS);
-/// From this version on, `envd` knows the user of commands. Requests to older versions must name the user.
+/// From this version on, `envd` has a default user for commands. Requests to older versions must name the user.
 const USER_KNOWN_SINCE: [u32; 3] = [0, 4, 0];
 /// `user:`, the user that exists in every template.
 const USER_AUTHORIZATION: &str = "Basic dXNlcjo=";
@@ -175,7 +176,7 @@ impl Envd {
         self.call(what, INPUT_TIMEOUT, "SendInput", &asked).await
     }
 
-    /// Closes a command's standard input, or ends the command if `envd` is too old for that.
+    /// Closes a command's standard input. If `envd` is too old for that, ends the command.
     pub(super) async fn close(&self, pid: u32) -> Result<bool, Call> {
         let asked = json!({ "process": { "pid": pid } });
         let closed = self
@@ -187,7 +188,7 @@ impl Envd {
             )
             .await;
         match closed {
-            // `unimplemented`.
+            // `envd` does not implement this method (`unimplemented`).
             Err(Call::Answer(404 | 501, _)) => self.signal(pid, Signal::Term).await,
             closed => closed,
         }
@@ -251,7 +252,7 @@ impl Envd {
             .uri(format!("{}/process.Process/{method}", self.url))
             .header(CONTENT_TYPE, content)
             .header("connect-protocol-version", "1")
-            // Needed if one address serves all sandboxes.
+            // These headers are needed if one address serves all sandboxes.
             .header("e2b-sandbox-id", self.id.clone())
             .header("e2b-sandbox-port", PORT.to_string());
         if let Some(token) = &self.token {
@@ -320,7 +321,7 @@ impl Events {
         while let Some(message) = self.message().await? {
             let decode = |text: String| {
                 let bytes = STANDARD.decode(text);
-                bytes.map_err(|_| Broken::Off("its output is not base64".to_owned()))
+                bytes.map_err(|_| Broken::Off("the command's output is not base64".to_owned()))
             };
             match message {
                 Message { end: Some(end), .. } => return Ok(Some(Event::End(end.exit()))),
@@ -334,7 +335,7 @@ impl Events {
                         return Ok(Some(Event::Stderr(decode(text)?)));
                     }
                 }
-                // A keepalive.
+                // This event is a keepalive.
                 Message { .. } => {}
             }
         }
@@ -361,7 +362,11 @@ impl Events {
                     .map_err(|error| Broken::Off(format!("cannot parse an event: {error}")))?;
                 return Ok(Some(envelope.event));
             }
-            let off = |why: &str| Broken::Off(format!("the stream of its output broke off: {why}"));
+            let off = |why: &str| {
+                Broken::Off(format!(
+                    "the stream of the command's output broke off: {why}"
+                ))
+            };
             match timeout(SILENCE_TIMEOUT, self.body.frame()).await {
                 Ok(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
@@ -370,7 +375,7 @@ impl Events {
                 }
                 Ok(Some(Err(error))) => return Err(off(&error.to_string())),
                 Ok(None) => return Err(off("it ended without a last envelope")),
-                Err(_) => return Err(off("nothing received for too long")),
+                Err(_) => return Err(off("no data from the sandbox for too long")),
             }
         }
     }
@@ -515,26 +520,16 @@ mod tests {
             assert_eq!((exit.code, exit.signal), (code, signal), "{text}");
         };
         check(r#"{"exited":true,"status":"exit status 0"}"#, Some(0), None);
-        check(
-            r#"{"exitCode":3,"exited":true,"status":"exit status 3","error":"x"}"#,
-            Some(3),
-            None,
-        );
-        check(
-            r#"{"exitCode":-1,"status":"signal: killed"}"#,
-            None,
-            Some(9),
-        );
-        check(
-            r#"{"exitCode":-1,"status":"signal: segmentation fault (core dumped)"}"#,
-            None,
-            Some(11),
-        );
-        check(
-            r#"{"exitCode":-1,"status":"signal: signal 34"}"#,
-            None,
-            Some(34),
-        );
+        let failed = r#"{"exitCode":3,"exited":true,"status":"exit status 3","error":"x"}"#;
+        check(failed, Some(3), None);
+        for (status, signal) in [
+            ("killed", 9),
+            ("segmentation fault (core dumped)", 11),
+            ("signal 34", 34),
+        ] {
+            let text = format!(r#"{{"exitCode":-1,"status":"signal: {status}"}}"#);
+            check(&text, None, Some(signal));
+        }
         check(r#"{"exitCode":-1,"status":"?"}"#, None, None);
     }
 

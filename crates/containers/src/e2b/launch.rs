@@ -1,12 +1,11 @@
-//! Launches a command in a sandbox for a unit, and contains the related calls.
+//! Launches a command in a sandbox for a unit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Network, Program, Sandbox};
+use model::{Network, Sandbox};
 use tokio::io::duplex;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -14,8 +13,8 @@ use super::Inner;
 use super::api::{Call, Detail, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, Made, New};
 use super::envd::Envd;
 use super::life::{self, Life};
-use runtime::handle::{Handle, ProcessState};
-use runtime::unit::{Confined, Enforced, Error, Instance, Stdio, Unit};
+use crate::common::{self, refused};
+use runtime::unit::{Confined, Enforced, Error, Instance, Stdio, Unit, remove_each};
 
 /// The capacity of a pipe, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -32,25 +31,17 @@ impl Inner {
     }
 
     pub(super) async fn sweep(&self) -> Result<usize, Error> {
-        let mut swept = 0;
-        let mut failed = None;
-        for sandbox in self
-            .api
-            .list(&[(LABEL_INSTALL, &self.options.install)])
-            .await?
-        {
-            // The filter is applied by E2B, so it is checked again before killing.
-            let ours = sandbox.label(LABEL_INSTALL) == Some(&self.options.install);
-            if !ours || sandbox.label(LABEL_RUN) == Some(&self.options.run) {
-                continue;
-            }
-            match self.api.kill(&sandbox.id).await {
-                Ok(true) => swept += 1,
-                Ok(false) => {}
-                Err(error) => failed = Some(error.into()),
-            }
-        }
-        failed.map_or(Ok(swept), Err)
+        let install = self.options.install.as_str();
+        let run = self.options.run.as_str();
+        let mut all = self.api.list(&[(LABEL_INSTALL, install)]).await?;
+        // E2B has applied the filter. The labels are checked again here, because the sandboxes are killed.
+        all.retain(|sandbox| {
+            sandbox.label(LABEL_INSTALL) == Some(install) && sandbox.label(LABEL_RUN) != Some(run)
+        });
+        remove_each(all, |sandbox| async move {
+            Ok(usize::from(self.api.kill(&sandbox.id).await?))
+        })
+        .await
     }
 
     pub(super) async fn launch(self: &Arc<Self>, unit: &Unit) -> Result<Instance, Error> {
@@ -73,7 +64,7 @@ impl Inner {
         let made = match self.api.make(&new).await {
             Ok(made) => made,
             Err(error) => {
-                // E2B may still create it.
+                // E2B may still create the sandbox.
                 if matches!(error, Call::Other(_)) {
                     let _ = timeout(CLEANUP_TIMEOUT, self.make_room(id)).await;
                 }
@@ -114,15 +105,8 @@ impl Inner {
         let detail =
             detail.ok_or_else(|| Error::Failed("the sandbox ended immediately".to_owned()))?;
         let enforced = rows(unit.sandbox, &detail);
-        let limited = |row: &&Enforced| !matches!(row.what, "filesystem" | "privileges");
-        if unit.sandbox.strict
-            && let Some(row) = enforced.iter().filter(limited).find(|row| !row.holds)
-        {
-            return Err(Error::NotEnforced {
-                what: row.what,
-                why: row.how.clone(),
-            });
-        }
+        let limited = |what: &str| !matches!(what, "filesystem" | "privileges");
+        common::check_strict(unit.sandbox, &enforced, limited)?;
         let envd = Envd::new(Arc::clone(self), made)?;
         let started = envd.start(cmd, args, &unit.launch.env).await;
         let started = started.map_err(|error| match error {
@@ -136,8 +120,7 @@ impl Inner {
             }
             Call::Other(error) => error,
         })?;
-        let (exit, ended) = watch::channel(None);
-        let shared = Arc::new(ProcessState::new(None, unit.label.to_owned(), None, ended));
+        let (exit, shared) = common::state(unit.label, None);
         let (stdin, input) = duplex(BUFFER_BYTES);
         let (output, stdout) = duplex(BUFFER_BYTES);
         let killed = CancellationToken::new();
@@ -156,16 +139,12 @@ impl Inner {
             exit,
         };
         self.tasks.spawn(life.run());
-        Ok(Instance {
-            stdio: Some(Stdio {
-                stdin: Box::new(stdin),
-                stdout: Box::new(stdout),
-            }),
-            ports: BTreeMap::new(),
-            handle: Handle::new(shared),
-            enforced: enforced.into(),
-            files: None,
-        })
+        let stdio = Stdio {
+            stdin: Box::new(stdin),
+            stdout: Box::new(stdout),
+        };
+        let ports = BTreeMap::new();
+        Ok(common::instance(shared, Some(stdio), ports, enforced))
     }
 
     /// Kills all sandboxes of a server: an instance of an earlier run, or one that was given up.
@@ -188,25 +167,10 @@ impl Inner {
 
 /// Returns the template and the command, if E2B can run the unit.
 fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
-    let (launch, sandbox) = (unit.launch, unit.sandbox);
-    let refused = |field, why: String| Err(Error::Refused { field, why });
-    let (template, command) = match &launch.program {
-        Program::Image { image, command } => (image, command),
-        Program::Command { program, .. } => {
-            return refused(
-                "command",
-                format!(
-                    "`{program}` is a program of this host: a sandbox of E2B needs a template as its `image`; the \
-                     provider `process` runs commands"
-                ),
-            );
-        }
-    };
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(1..=100).contains(&sandbox.id.len()) || !sandbox.id.bytes().all(plain) {
-        let id = sandbox.id.escape_debug();
-        return refused("id", format!("`{id}` must be 1 to 100 of a-z, 0-9 and `-`"));
-    }
+    let sandbox = unit.sandbox;
+    let needs = "an E2B sandbox needs a template as its `image`";
+    let (template, command) = common::image_of(unit, needs)?;
+    common::check_id(&sandbox.id)?;
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
     if !(1..=256).contains(&template.len()) || !template.bytes().all(sound) {
         let name = template.escape_debug();
@@ -218,20 +182,17 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     let Some((cmd, args)) = command.split_first() else {
         return refused(
             "command",
-            "a template of E2B has no default command; give the command of the server".to_owned(),
+            "a template of E2B has no default command; give the command of the server",
         );
     };
     if !unit.has_streams() {
         return refused(
             "ports",
-            "a server in an E2B sandbox supports only the stdio transport".to_owned(),
+            "a server in an E2B sandbox supports only the stdio transport",
         );
     }
     if !sandbox.ports.is_empty() {
-        return refused(
-            "ports",
-            "ports of E2B sandboxes cannot be published".to_owned(),
-        );
+        return refused("ports", "ports of E2B sandboxes cannot be published");
     }
     if let Some(volume) = sandbox.volumes.first() {
         return refused(
@@ -252,13 +213,13 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     if let Network::Allow(_) = sandbox.network {
         return refused(
             "network",
-            "allow-lists are not supported in E2B sandboxes; `none` and `open` are".to_owned(),
+            "allow-lists are not supported in E2B sandboxes; `none` and `open` are",
         );
     }
     Ok((template, (cmd, args)))
 }
 
-/// Returns which promises hold in the sandbox, according to E2B.
+/// Returns the enforcement status of the sandbox, according to E2B.
 fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
     const MIB: u64 = 1 << 20;
     let limits = asked.limits;
@@ -318,7 +279,8 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
         row(
             "filesystem",
             false,
-            "it can write to its whole sandbox, which is removed with it".to_owned(),
+            "the server can write to its whole sandbox, which is removed with the server"
+                .to_owned(),
         ),
         row("network", network, how),
         row(
@@ -336,7 +298,7 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
 
 #[cfg(test)]
 mod tests {
-    use model::{Launch, Place, Reach};
+    use model::{Launch, Place, Program, Reach};
 
     use super::*;
 

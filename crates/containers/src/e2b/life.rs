@@ -46,7 +46,7 @@ pub(super) struct Life {
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
-/// Sends input to a command. One request at a time, to keep the order.
+/// Sends input to a command, one request at a time to keep the order.
 pub(super) async fn input(envd: Envd, pid: u32, mut from: DuplexStream) -> Result<(), String> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -58,7 +58,7 @@ pub(super) async fn input(envd: Envd, pid: u32, mut from: DuplexStream) -> Resul
                 Err(error) => Err(words(error)),
             };
         }
-        // Not repeated on failure, because it may have arrived.
+        // Do not retry after a failure, because the input may have arrived.
         match envd.input(pid, &chunk[..count]).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
@@ -112,7 +112,9 @@ pub(super) async fn output(
         }
         match exit {
             Some(exit) => Over::Ended(exit),
-            None => Over::Broken("its output ended before the exit was reported".to_owned()),
+            None => {
+                Over::Broken("the command's output ended before its exit was reported".to_owned())
+            }
         }
     };
     let (over, ()) = tokio::join!(moving, shared.log.fill(log));
@@ -127,7 +129,7 @@ impl Life {
         let mut renewal: BoxFuture<'static, Result<bool, Call>> = pending().boxed();
         let lease = self.inner.options.lease;
         let mut due = Instant::now() + lease / RENEWALS_PER_LEASE;
-        // The latest possible end: E2B counts from when it received the request, which was earlier.
+        // The latest time at which the lease ends. E2B counts from the receipt of the request, which was earlier.
         let mut over = Instant::now() + lease;
         let mut given_up = false;
         let (mut writing, mut reading, mut kill, mut removed) = (true, true, false, false);
@@ -140,7 +142,7 @@ impl Life {
                         Ok(Over::Ended(exit)) => break exit,
                         Ok(Over::Broken(_)) if kill => {}
                         Ok(Over::Broken(why)) => broken = Some(why),
-                        Err(_) => broken = Some("the task that reads its output failed".to_owned()),
+                        Err(_) => broken = Some("the task that reads the command's output failed".to_owned()),
                     }
                 }
                 over = &mut self.input, if writing => {
@@ -168,7 +170,7 @@ impl Life {
                     renewal = pending().boxed();
                     match renewed {
                         Ok(true) => over = Instant::now() + lease,
-                        Ok(false) => broken = Some("its sandbox is gone".to_owned()),
+                        Ok(false) => broken = Some("the server's sandbox is gone".to_owned()),
                         // There are more attempts before the lease is over.
                         Err(error) => {
                             let error = words(error);
@@ -176,7 +178,7 @@ impl Life {
                             tracing::warn!(
                                 label = self.shared.label,
                                 sandbox = self.sandbox,
-                                "cannot renew the lease of its sandbox: {error}; trying again; without a renewal, E2B ends it in {left} s"
+                                "cannot renew the lease of the server's sandbox: {error}; trying again; without a renewal, E2B ends it in {left} s"
                             );
                         }
                     }
@@ -195,7 +197,7 @@ impl Life {
                         }
                     }
                     Step::GiveUp => {
-                        tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "killed, but its exit could not be confirmed");
+                        tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "killed the instance, but its exit could not be confirmed");
                         given_up = true;
                     }
                 },
@@ -229,7 +231,7 @@ impl Life {
         }
     }
 
-    /// Returns whether it is gone after one attempt.
+    /// Tries once to remove the sandbox. Returns whether the sandbox is gone.
     async fn remove_once(&self) -> bool {
         match self.inner.api.kill(&self.sandbox).await {
             Ok(_) => true,
@@ -245,7 +247,7 @@ impl Life {
         }
     }
 
-    /// Kills the sandbox, again until E2B confirms that it is gone. Returns whether it existed until then.
+    /// Kills the sandbox. Retries until E2B confirms that it is gone. Returns whether it existed until then.
     fn kill(&self) -> BoxFuture<'static, bool> {
         let (inner, sandbox) = (Arc::clone(&self.inner), self.sandbox.clone());
         async move {
@@ -273,7 +275,7 @@ impl Life {
                 ..Exit::default()
             };
         }
-        // In the log of the server, because users look there for the reason.
+        // Write this to the server's log, because users look there for the reason.
         self.shared.log.push(
             "toolwharf: the sandbox ended: another program removed it, or its lease expired".into(),
         );
@@ -281,7 +283,7 @@ impl Life {
     }
 }
 
-/// Repeated once on failure. The kill follows in any case.
+/// Sends SIGTERM, at most twice. The kill follows in any case.
 async fn terminate(envd: Envd, pid: u32) {
     for _ in 0..2 {
         if envd.signal(pid, Signal::Term).await.is_ok() {

@@ -87,7 +87,7 @@ impl Cluster {
         })
     }
 
-    /// Returns a client without connections. The connections kept by `client` may be dead without notice.
+    /// Returns a client without open connections. The pooled connections of `client` may be dead without notice.
     pub(super) fn anew(&self) -> Result<Client, Error> {
         let client = Client::try_from(Config::clone(&self.config));
         client.map_err(|why| missing(&model::with_causes(&why)))
@@ -165,7 +165,7 @@ where
     }
 }
 
-/// Deletes an object, if given only the one with this `uid`. `grace`: grace period of a pod in seconds.
+/// Deletes an object. With `uid`, deletes it only if it has this uid. `grace`: grace period of a pod in seconds.
 pub(super) async fn delete<K>(
     what: &'static str,
     api: &Api<K>,
@@ -185,7 +185,7 @@ where
         ..DeleteParams::background()
     };
     match call(what, api.delete(name, &params)).await {
-        // An object with another uid is a different one.
+        // A conflict means that the object has another uid, so the requested one is already gone.
         Ok(_) | Err(Call::Api(404 | 409, _)) => Ok(()),
         Err(error) => Err(error),
     }

@@ -66,7 +66,7 @@ async fn connect<E: std::error::Error>(
         request.map_err(|error| Call::Other(Error::Failed(format!("cannot {what}: {error}"))))?;
     let connected = call(what, client.connect(request)).await?;
     let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER_BYTES);
-    // Nothing was read from it yet.
+    // No bytes are lost here, because nothing was read from the stream yet.
     let raw = connected.into_stream().into_inner();
     Ok(WebSocketStream::from_raw_socket(raw, Role::Client, Some(config)).await)
 }

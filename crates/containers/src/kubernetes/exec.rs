@@ -1,8 +1,8 @@
 //! Runs scripts in a pod that report its kernel and its resource usage.
 //!
-//! A pod that is checked has a second container, [`VERIFY_CONTAINER`], which sleeps until a script is run in it. It
-//! shares the process namespace with the server, so it sees the server's processes whatever the image contains. If the
-//! runtime gives each container its own process namespace, or if the container is missing, the script runs in the
+//! A pod that is checked has a second container, [`VERIFY_CONTAINER`], which sleeps except while a script runs in it.
+//! It shares the process namespace with the server, so it sees the server's processes whatever the image contains. If
+//! the runtime gives each container its own process namespace, or if the container is missing, the script runs in the
 //! server's container, whose image may have a shell.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,9 +74,9 @@ pub(super) struct Meter {
     cluster: Cluster,
     pod: String,
     label: String,
-    /// True if there is a second container to run the script in.
+    /// True if the pod has a second container that runs the script.
     looks: bool,
-    /// In milliseconds. Kept because later measurements do not include exited processes.
+    /// The highest CPU time so far, in milliseconds, because later measurements do not include exited processes.
     cpu: AtomicU64,
     memory_peak: AtomicU64,
     is_unknown: AtomicBool,
@@ -96,7 +96,7 @@ impl Meter {
     }
 
     async fn ask(&self) -> Result<Usage, Error> {
-        let mut why = Error::Failed("its processes are not visible".to_owned());
+        let mut why = Error::Failed("the pod's processes are not visible".to_owned());
         for container in [
             self.looks.then_some(VERIFY_CONTAINER),
             Some(SERVER_CONTAINER),
@@ -125,7 +125,7 @@ impl runtime::handle::Meter for Meter {
                     if !self.is_unknown.swap(true, Ordering::Relaxed) {
                         tracing::info!(
                             server = self.label,
-                            "its resource usage is unknown: {error}"
+                            "the pod's resource usage is unknown: {error}"
                         );
                     }
                     return None;

@@ -1,4 +1,4 @@
-//! Launches a pod for a unit, and contains the related requests.
+//! Launches a pod for a unit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, PostParams};
 use tokio::io::duplex;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -22,7 +21,7 @@ use super::readback::{self, state};
 use super::rights;
 use super::spec::{self, SERVER_CONTAINER, VERIFY_CONTAINER};
 use super::stdio::{BUFFER_BYTES, Pump};
-use runtime::handle::{Handle, ProcessState};
+use crate::common;
 use runtime::unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit, remove_each};
 
 /// Timeout from the request for a pod until it runs, including the image pull.
@@ -30,11 +29,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout for the removal of an earlier pod of the same server.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(45);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Grace period of an earlier pod in seconds.
+/// Grace period for stopping an earlier pod of the same server, in seconds.
 const GRACE_SECS: u32 = 2;
 /// After this time, an earlier pod should have ended.
 const LATE_AFTER: Duration = Duration::from_secs(4);
-/// Reasons why a container waits that do not resolve by themselves.
+/// Reasons for which a container waits until somebody changes the pod or the cluster.
 const STUCK_REASONS: [&str; 8] = [
     "ErrImagePull",
     "ImagePullBackOff",
@@ -86,7 +85,7 @@ impl Inner {
             launched = self.create(&cluster, &name, unit, program) => launched,
             () = unwanted => Err(Error::Failed("the launch was cancelled".to_owned())),
         };
-        // Keeps objects that another gateway may have created under this name in the meantime.
+        // Remove only objects of this launch, because another gateway may have created new ones under the same name.
         if launched.is_err()
             && let Err(error) = remove(&cluster, &name, false, |meta| {
                 self.is_of_this_run(meta)
@@ -109,11 +108,7 @@ impl Inner {
         program: (&str, &[String]),
     ) -> Result<Instance, Error> {
         let options = &self.options;
-        let asked = unit.sandbox.ports.clone();
-        let listeners = options.ports.listen(unit, asked).await?;
-        let ports = listeners
-            .addresses()
-            .map_err(|why| Error::Failed(format!("cannot listen for its ports: {why}")))?;
+        let (listeners, ports) = common::listen(&options.ports, unit).await?;
         for path in &unit.sandbox.volumes {
             let claim = spec::claim(options, unit, path);
             ensure("create a volume claim", &cluster.claims, &claim)
@@ -160,24 +155,18 @@ impl Inner {
                 None => warning(cluster, &pod).await.or_else(|| waits_for(&pod)),
             };
             return Err(Error::Failed(format!(
-                "its pod does not start within {} s: {}",
+                "the pod does not start within {} s: {}",
                 START_TIMEOUT.as_secs(),
                 why.as_deref().unwrap_or("no reason given")
             )));
         }
-        let (exit, exited) = watch::channel(None);
         let meter = Meter::new(
             cluster.clone(),
             name.to_owned(),
             unit.label.to_owned(),
             looks,
         );
-        let shared = Arc::new(ProcessState::new(
-            None,
-            unit.label.to_owned(),
-            Some(Box::new(meter)),
-            exited,
-        ));
+        let (exit, shared) = common::state(unit.label, Some(Box::new(meter)));
         let (stdin, input) = duplex(BUFFER_BYTES);
         let (output, stdout) = duplex(BUFFER_BYTES);
         let (killed, ended) = (CancellationToken::new(), CancellationToken::new());
@@ -208,17 +197,8 @@ impl Inner {
             attached => attached.ok(),
         };
         let enforced = readback::rows(options, unit.sandbox, &pod, kernel?.as_deref())?;
-        let limited = |row: &&runtime::unit::Enforced| {
-            !(row.what == "kernel" && options.runtime_class.is_none())
-        };
-        if unit.sandbox.strict
-            && let Some(row) = enforced.iter().filter(limited).find(|row| !row.holds)
-        {
-            return Err(Error::NotEnforced {
-                what: row.what,
-                why: row.how.clone(),
-            });
-        }
+        let limited = |what: &str| what != "kernel" || options.runtime_class.is_some();
+        common::check_strict(unit.sandbox, &enforced, limited)?;
         let stdio = match unit.has_streams() {
             true => Some(Stdio {
                 stdin: Box::new(stdin),
@@ -258,13 +238,7 @@ impl Inner {
             exit,
         };
         self.tasks.spawn(life.run());
-        Ok(Instance {
-            stdio,
-            ports,
-            handle: Handle::new(shared),
-            enforced: enforced.into(),
-            files: None,
-        })
+        Ok(common::instance(shared, stdio, ports, enforced))
     }
 
     /// Removes the objects with this name and waits until they are gone: an instance of an earlier run or of a lost
@@ -285,12 +259,8 @@ impl Inner {
             }
             Ok(())
         };
-        timeout(REMOVE_TIMEOUT, waiting)
-            .await
-            .unwrap_or(Err(Error::Timeout {
-                what: "remove an earlier pod of the same server",
-                within: REMOVE_TIMEOUT,
-            }))
+        let what = "remove an earlier pod of the same server";
+        common::late(REMOVE_TIMEOUT, what, waiting).await
     }
 
     /// Removes any objects with this name. Returns whether there were any.
@@ -304,14 +274,11 @@ impl Inner {
         let mut refused = None;
         let left = remove(cluster, name, is_late, |meta| {
             let number = fence.and_then(|fence| number(meta, fence));
-            let is_newer = number.zip(fence).is_some_and(|(number, fence)| number > fence.number);
             let is_ours = number.is_some() || self.is_ours(meta);
-            if is_newer {
-                refused = Some(Error::Failed(format!(
-                    "another gateway has since started this server (fencing token {}, this launch has {})",
-                    number.unwrap_or_default(),
-                    fence.map_or(0, |fence| fence.number)
-                )));
+            if let Some((number, fence)) = number.zip(fence)
+                && number > fence.number
+            {
+                refused = Some(common::superseded(number, fence));
             } else if !is_ours {
                 refused = Some(Error::Refused {
                     field: "id",
@@ -399,10 +366,7 @@ impl Inner {
             }
             Ok(())
         };
-        let within = REMOVE_TIMEOUT;
-        timeout(within, removing)
-            .await
-            .unwrap_or(Err(Error::Timeout { what, within }))
+        common::late(REMOVE_TIMEOUT, what, removing).await
     }
 
     /// Removes the claims of a server. Returns how many still exist.
@@ -430,13 +394,13 @@ impl Inner {
     }
 }
 
-/// Returns the fencing token that it was created with, if it belongs to the same database.
+/// Returns the fencing token that an object was created with, if the object belongs to the same database.
 fn number(meta: &ObjectMeta, fence: &Fence) -> Option<i64> {
     spec::fence_of(meta, &fence.installation)
 }
 
 /// Removes the unwanted pod and Secret with this name, but none created in the meantime. Returns how many of the two
-/// existed. A running pod has the grace period [`GRACE_SECS`]. `is_late`: it should have ended by now.
+/// existed. A running pod has the grace period [`GRACE_SECS`]. `is_late`: the pod should have ended by now.
 async fn remove(
     cluster: &Cluster,
     name: &str,
@@ -453,12 +417,12 @@ async fn remove(
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
         let seconds = pod.metadata.deletion_grace_period_seconds;
         let grace = match (has_ended, is_leaving) {
-            // No need to wait for its node.
+            // The server has ended, so there is no need to wait for its node.
             (true, _) => Some(0),
             (false, false) => Some(GRACE_SECS),
             // Kubelets of Kubernetes 1.20 may report an exit a minute late. Changing the grace period makes them check.
             (false, true) if is_late && seconds > Some(1) => Some(1),
-            // Its grace period stays.
+            // The pod is already being deleted, and its grace period stays unchanged.
             (false, true) => None,
         };
         if grace.is_some() {

@@ -93,19 +93,19 @@ impl Life {
                         removal = self.remove_within(MIN_GRACE_SECS);
                     }
                     Step::GiveUp => {
-                        tracing::warn!(label = self.shared.label, pod = self.made.name, "killed, but its exit could not be confirmed");
+                        tracing::warn!(label = self.shared.label, pod = self.made.name, "killed the instance, but its exit could not be confirmed");
                         // Callers stop waiting; the task continues, to remove the pod when possible.
                         self.exit.send_replace(Some(Exit::default()));
                     }
                 },
             }
         };
-        // Read before the streams end, because that also requests a stop.
+        // Read this before the streams end, because their end also requests a stop.
         let asked = *self.shared.requests().borrow() != Stop::No;
         self.ended.cancel();
         if let Some(forward) = self.forward.take() {
             forward.abort();
-            // Its ports are free once the task has ended.
+            // The pod's ports are free once the forwarding task has ended.
             let _ = forward.await;
         }
         if timeout(DRAIN_TIMEOUT, &mut self.pump).await.is_err() {
@@ -132,7 +132,7 @@ impl Life {
         }
     }
 
-    /// Whole seconds until the server is to be killed after a stop request. The node counts them.
+    /// The grace period in whole seconds, from a stop request to the kill. The node measures it.
     fn grace(&self) -> u32 {
         let requests = self.shared.requests();
         let until = match *requests.borrow() {
@@ -143,7 +143,7 @@ impl Life {
         (seconds as u32).max(MIN_GRACE_SECS)
     }
 
-    /// Requests the deletion, again until the API server accepts it.
+    /// Requests the deletion. Retries until the API server accepts it.
     fn remove_within(&self, grace: u32) -> BoxFuture<'static, ()> {
         let (cluster, made) = (self.cluster.clone(), self.made.clone());
         async move {

@@ -1,9 +1,9 @@
 //! Publishes ports of a pod on this host's loopback.
 //!
 //! Inside the cluster, connections go to the pod's address. Outside, that address may belong to any machine, so
-//! connections go through the API server and the pod's node, by `port-forward`. The same applies if the address does
-//! not accept connections: the server may listen on the pod's loopback, or a policy may deny all ingress. The number of
-//! connections is limited; further ones wait in the kernel's queue.
+//! connections go through the API server and the pod's node, by `port-forward`. Connections in the cluster also go this
+//! way if the address does not accept them: the server may listen on the pod's loopback, or a policy may deny all
+//! ingress. The number of connections is limited; further ones wait in the kernel's queue.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct Destination {
     pod: String,
     /// The pod's address, if it can be reached from here.
     address: Option<IpAddr>,
-    /// True if it uses gVisor's own network stack.
+    /// True if the pod uses gVisor's own network stack.
     is_gvisor: bool,
     /// When a connection to its address last failed.
     silent: Mutex<Option<Instant>>,
@@ -104,8 +104,9 @@ impl Destination {
             let why = error.to_string();
             if let Some(times) = self.failed.count(&why) {
                 let hint = if self.is_gvisor { GVISOR_HINT } else { "" };
-                let note =
-                    format!("toolwharf: cannot connect to its port {port}: {why}{hint}{times}");
+                let note = format!(
+                    "toolwharf: cannot connect to the server's port {port}: {why}{hint}{times}"
+                );
                 self.shared.log.note(&note);
             }
         }

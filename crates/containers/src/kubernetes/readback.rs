@@ -17,10 +17,11 @@ fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
     statuses.iter().find(|status| status.name == container)
 }
 
-/// Returns whether the server of a pod is known to run no longer.
+/// Returns whether it is certain that a pod's server no longer runs.
 ///
 /// Kubelets of Kubernetes 1.20 may remove a container before they record how it ended. For a pod that is being deleted,
-/// they then report that the container waits and has terminated before. They start none of its containers again.
+/// they then report that the container waits and has terminated before. The kubelet starts no container of such a pod
+/// again.
 pub(super) fn has_ended(pod: &Pod) -> bool {
     let Some(server) = status(pod, SERVER_CONTAINER) else {
         return false;
@@ -60,7 +61,11 @@ pub(super) fn rows(
             true,
             format!("limits.{what} = {limit}, according to the cluster"),
         ),
-        None => row(what, false, "the pod has no such limit".to_owned()),
+        None => row(
+            what,
+            false,
+            "the pod has no limit for this resource".to_owned(),
+        ),
     };
     let context = server.security_context.as_ref();
     let read_only = context.and_then(|it| it.read_only_root_filesystem) == Some(true);
@@ -74,7 +79,7 @@ pub(super) fn rows(
     );
     let token = spec.and_then(|spec| spec.automount_service_account_token) == Some(false);
     let disk = match sandbox.volumes.is_empty() {
-        true => row("disk", true, "it stores nothing on disk".to_owned()),
+        true => row("disk", true, "the server stores nothing on disk".to_owned()),
         false => row(
             "disk",
             false,
@@ -131,7 +136,7 @@ fn kernel_row(options: &Options, pod: &Pod, kernel: Option<&str>) -> Result<Enfo
         .as_ref()
         .and_then(|spec| spec.runtime_class_name.as_deref());
     let Some(class) = class else {
-        return row(false, "it shares the kernel of its node".to_owned());
+        return row(false, "the pod shares the kernel of its node".to_owned());
     };
     let Some(said) = kernel else {
         return row(
@@ -196,7 +201,7 @@ mod tests {
         check(false, &terminated, &none, true);
         check(true, &terminated, &none, true);
         check(true, &waiting, &terminated, true);
-        // It may still be started.
+        // The container may still be started.
         check(false, &waiting, &terminated, false);
         check(true, &waiting, &none, false);
         check(true, &running, &none, false);

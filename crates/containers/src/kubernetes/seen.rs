@@ -1,4 +1,4 @@
-//! What the watch shows of a pod.
+//! The state of a pod as seen by the watch.
 
 use std::sync::Arc;
 
@@ -7,27 +7,14 @@ use runtime::handle::Exit;
 
 use super::readback::state;
 use super::spec::SERVER_CONTAINER;
+use crate::common::exit_of;
 
 /// The state of a pod as last reported by the watch.
 #[derive(Clone)]
 pub(super) enum Seen {
     There(Arc<Pod>),
-    /// It has been deleted. This was its last state.
+    /// The pod has been deleted. This was its last state.
     Gone(Arc<Pod>),
-}
-
-/// Recognises a signal by its shell exit code.
-fn of_code(code: i32) -> Exit {
-    match code {
-        129..=159 => Exit {
-            signal: Some(code - 128),
-            ..Exit::default()
-        },
-        code => Exit {
-            code: Some(code),
-            ..Exit::default()
-        },
-    }
 }
 
 impl Seen {
@@ -52,7 +39,7 @@ impl Seen {
             let out_of_memory = ended.reason.as_deref() == Some("OOMKilled");
             let exit = Exit {
                 out_of_memory,
-                ..of_code(ended.exit_code)
+                ..exit_of(ended.exit_code)
             };
             return Some((exit, removed));
         }

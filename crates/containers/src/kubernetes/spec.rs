@@ -17,14 +17,15 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use model::{KubernetesSettings, Network, Program, Sandbox};
+use model::{KubernetesSettings, Network, Sandbox};
 use sha2::{Digest as _, Sha256};
 
 use super::Options;
+use crate::common::{image_of, is_lower, refused};
 use runtime::egress::Allowed;
 use runtime::unit::{Confined, Error};
 
-/// Set on all objects created for a server.
+/// The id of the installation. Set on all objects created for a server.
 pub const LABEL_INSTALL: &str = "toolwharf.dev/installation";
 pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
 /// The fencing token of the launch, and the installation (database) that it belongs to.
@@ -37,13 +38,13 @@ const LABEL_SERVER: &str = "toolwharf.dev/server";
 const ANNOTATION_SERVER: &str = "toolwharf.dev/server-id";
 /// Allows the cluster autoscaler to remove the pod with its node. The server then restarts on another node.
 const SAFE_TO_EVICT: [&str; 2] = ["cluster-autoscaler.kubernetes.io/safe-to-evict", "true"];
-/// The path of a volume.
+/// The path at which a volume is mounted.
 const ANNOTATION_PATH: &str = "toolwharf.dev/path";
 /// The container of the server, and the one that checks the kernel.
 pub(super) const SERVER_CONTAINER: &str = "server";
 pub(super) const VERIFY_CONTAINER: &str = "verify";
 const MAX_RUN_BYTES: u64 = 16 << 20;
-/// Grace period in seconds, as for a manual stop.
+/// Default grace period of a pod in seconds, the same as for a manual stop.
 const GRACE_SECS: i64 = 10;
 /// The command of the checking container between checks: it sleeps for 68 years.
 const SLEEP_COMMAND: [&str; 2] = ["sleep", "2147483647"];
@@ -71,35 +72,19 @@ pub(super) fn is_labelled(meta: &ObjectMeta, label: &str, value: &str) -> bool {
     labels.is_some_and(|labels| labels.get(label).is_some_and(|it| it == value))
 }
 
-/// Returns the fencing token that it was created with, if it belongs to this installation.
+/// Returns the fencing token that an object was created with, if the object belongs to this installation.
 pub(super) fn fence_of(meta: &ObjectMeta, installation: &str) -> Option<i64> {
     let labels = meta.labels.as_ref()?;
     let is_of = is_labelled(meta, LABEL_FENCE_OF, installation);
     labels.get(LABEL_FENCE)?.parse().ok().filter(|_| is_of)
 }
 
-fn refused<T>(field: &'static str, why: String) -> Result<T, Error> {
-    Err(Error::Refused { field, why })
-}
-
 /// Rejects what a pod does not support. Returns the image and its arguments.
 pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
     let (launch, sandbox) = (unit.launch, unit.sandbox);
-    let (image, command) = match &launch.program {
-        Program::Image { image, command } => (image, command),
-        Program::Command { program, .. } => {
-            return refused(
-                "command",
-                format!(
-                    "`{program}` is a program of this host: a pod needs an `image` that contains it; the provider `process` runs \
-                     commands"
-                ),
-            );
-        }
-    };
+    let (image, command) = image_of(unit, "a pod needs an `image` that contains it")?;
     let id = &sandbox.id;
-    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(1..=100).contains(&id.len()) || !id.bytes().all(sound) || id.ends_with('-') {
+    if !(1..=100).contains(&id.len()) || !id.bytes().all(is_lower) || id.ends_with('-') {
         return refused(
             "id",
             format!(
@@ -187,7 +172,7 @@ pub(super) fn secret(
     }
 }
 
-/// Makes an object deleted together with the Secret.
+/// The owner references of an object that Kubernetes is to delete together with the Secret.
 pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
     vec![OwnerReference {
         api_version: "v1".to_owned(),
@@ -231,7 +216,7 @@ fn tcp(port: u16) -> NetworkPolicyPort {
     }
 }
 
-/// The egress rules. A rule without peers allows all egress; without rules, none is allowed.
+/// The egress rules. A rule without peers allows all egress. An empty list of rules allows no egress.
 fn ways_out(network: &Network) -> Vec<NetworkPolicyEgressRule> {
     if *network == Network::Open {
         return vec![NetworkPolicyEgressRule::default()];
@@ -272,15 +257,15 @@ fn ways_in(sandbox: &Sandbox, home: Option<&str>) -> Vec<NetworkPolicyIngressRul
     }]
 }
 
-/// `home`: the namespace of Toolwharf itself, if it is in the cluster.
+/// The network policy of a pod. `home`: the namespace of Toolwharf itself, if it is in the cluster.
 pub(super) fn policy(
     options: &Options,
     unit: Confined<'_>,
     owner: &Secret,
     home: Option<&str>,
 ) -> NetworkPolicy {
-    // With the uid, because the policy of an earlier pod may still be in deletion, and a policy with the same name
-    // would be deleted with it.
+    // The name contains the uid of the Secret, because the policy of an earlier pod may still be in deletion. A policy
+    // with the same name would be deleted with it.
     let uid: String = owner
         .metadata
         .uid
@@ -447,8 +432,8 @@ pub(super) fn pod(
             runtime_class_name: options.runtime_class.clone(),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            // The first process of the pod is then not the server. So SIGTERM also ends a server that does not handle
-            // it.
+            // With a shared process namespace, the server is not PID 1. So SIGTERM also ends a server that does not
+            // handle it.
             share_process_namespace: Some(true),
             security_context: Some(PodSecurityContext {
                 seccomp_profile: Some(SeccompProfile {
@@ -475,7 +460,7 @@ fn locked_down(cpu_millis: u32, memory: u64) -> Container {
         ("cpu".to_owned(), Quantity(format!("{cpu_millis}m"))),
         ("memory".to_owned(), Quantity(memory.to_string())),
     ]);
-    // Low requests, so that idle servers do not fill a node.
+    // The requests are low, so that idle servers do not fill a node.
     let requests = BTreeMap::from([
         (
             "cpu".to_owned(),
@@ -511,7 +496,7 @@ fn locked_down(cpu_millis: u32, memory: u64) -> Container {
 mod tests {
     use std::path::PathBuf;
 
-    use model::{Launch, Mount, Place, Port};
+    use model::{Launch, Mount, Place, Port, Program};
     use serde_json::{Value, json};
 
     use super::*;
@@ -546,15 +531,19 @@ mod tests {
         launch
     }
 
+    fn unit<'a>(launch: &'a Launch, sandbox: &'a Sandbox) -> Confined<'a> {
+        Confined {
+            label: "one",
+            launch,
+            sandbox,
+            fence: None,
+        }
+    }
+
     fn objects(change: impl FnOnce(&mut Sandbox)) -> (Value, Value) {
         let (launch, mut sandbox) = (launch(), Sandbox::new("one"));
         change(&mut sandbox);
-        let unit = Confined {
-            label: "one",
-            launch: &launch,
-            sandbox: &sandbox,
-            fence: None,
-        };
+        let unit = unit(&launch, &sandbox);
         let options = options();
         let mut owner = secret(&options, unit, None);
         owner.metadata.uid = Some("0123456789".to_owned());
@@ -584,7 +573,7 @@ mod tests {
         );
         let from = json!({"secretKeyRef": {"name": "toolwharf-abc-one", "key": "0"}});
         assert_eq!(server["env"], json!([{"name": "TOKEN", "valueFrom": from}]));
-        // Kubernetes restores the original text from this.
+        // Kubernetes turns `$$(HOME)` back into `$(HOME)`.
         assert_eq!(server["args"], json!(["--home=$$(HOME)"]));
         let owner = &pod["metadata"]["ownerReferences"][0];
         assert_eq!(
@@ -639,7 +628,7 @@ mod tests {
         for policy in [&none, &open] {
             assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
             assert!(policy["spec"].get("ingress").is_none());
-            // A policy of an earlier launch may allow more.
+            // The selector names this launch, because a policy of an earlier launch may allow more.
             let selected = json!({LABEL_LAUNCH: "0123456789"});
             assert_eq!(policy["spec"]["podSelector"]["matchLabels"], selected);
         }
@@ -658,7 +647,7 @@ mod tests {
                 {"to": [{"ipBlock": {"cidr": "2001:db8::1/128"}}]},
             ])
         );
-        // Toolwharf's own pods can reach its port.
+        // Toolwharf's own pods can reach the server's port.
         let from = json!([{
             "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "home"}},
             "podSelector": {"matchLabels": {"app.kubernetes.io/name": "toolwharf"}},
@@ -671,17 +660,9 @@ mod tests {
 
     #[test]
     fn what_a_pod_cannot_do_is_refused_by_its_field() {
-        let refusal = |launch: &Launch, sandbox: &Sandbox| {
-            let unit = Confined {
-                label: "one",
-                launch,
-                sandbox,
-                fence: None,
-            };
-            match check(unit) {
-                Err(Error::Refused { field, .. }) => field,
-                other => panic!("{other:?}"),
-            }
+        let refusal = |launch: &Launch, sandbox: &Sandbox| match check(unit(launch, sandbox)) {
+            Err(Error::Refused { field, .. }) => field,
+            other => panic!("{other:?}"),
         };
         let mut command = launch();
         let (program, args) = ("cat".to_owned(), Vec::new());

@@ -1,7 +1,8 @@
 //! The standard streams of a server, over `attach`.
 //!
 //! A broken connection (because a kubelet or an API server restarts) is opened again while the server runs. Data in
-//! flight may be lost. So both streams start a new line then, and an incomplete line does not corrupt the next one.
+//! flight may be lost. So both streams start a new line after a reconnection, and an incomplete line does not corrupt
+//! the next one.
 //!
 //! stdout has a bounded buffer. While it is full, neither stdout nor stderr is read, and the server blocks as it would
 //! on a pipe. Once the reader of stdout is gone or the server is killed, the rest is discarded. stdout of a server that
@@ -24,7 +25,7 @@ use super::spec::SERVER_CONTAINER;
 use runtime::handle::ProcessState;
 use runtime::stderr::Splitter;
 
-/// Capacity of the stdout buffer in bytes. Its memory is not released when it shrinks.
+/// Capacity of the stdout buffer in bytes. A buffer that has grown keeps its memory.
 pub(super) const BUFFER_BYTES: usize = 16 << 10;
 /// Limit in bytes for reading the log that was written before the first connection.
 const MAX_LOG_BYTES: i64 = 64 << 10;
@@ -45,7 +46,7 @@ pub(super) struct Pump {
     pub(super) cluster: Cluster,
     pub(super) pod: String,
     pub(super) shared: Arc<ProcessState>,
-    /// True if the transport is stdio. Otherwise it has no stdin.
+    /// True if the transport is stdio. Otherwise the server has no stdin.
     pub(super) has_streams: bool,
     pub(super) stdin: DuplexStream,
     pub(super) stdout: DuplexStream,
@@ -114,12 +115,12 @@ impl Pump {
             }
         }
         if is_first {
-            // It ended before a connection was possible.
+            // The server ended before a connection was possible.
             lines.write(self.written().await.as_bytes());
         }
     }
 
-    /// `is_anew`: use a new client, because the last attempt failed.
+    /// Connects to the server's streams. `is_anew`: use a new client, because the last attempt failed.
     pub(super) async fn attach(&self, is_anew: bool) -> Result<Socket, Call> {
         let client = match is_anew {
             true => self.cluster.anew().map_err(Call::Other)?,
@@ -133,7 +134,7 @@ impl Pump {
         channels::attach(&self.cluster, &client, &self.pod, &params).await
     }
 
-    /// Reads everything that it has written so far to both streams, as kept by the node.
+    /// Reads the node's log of everything that the server has written so far to both streams.
     async fn written(&self) -> String {
         let params = LogParams {
             container: Some(SERVER_CONTAINER.to_owned()),
@@ -145,7 +146,7 @@ impl Pump {
             self.cluster.pods.logs(&self.pod, &params),
         );
         read.await.unwrap_or_else(|error| match error {
-            Call::Api(403, _) => "toolwharf: its first output is missing: Toolwharf is not permitted to read the log of its pod\n".to_owned(),
+            Call::Api(403, _) => "toolwharf: the server's first output is missing: Toolwharf is not permitted to read the log of its pod\n".to_owned(),
             _ => String::new(),
         })
     }
@@ -161,7 +162,7 @@ impl Pump {
         let (mut sink, mut stream) = socket.split();
         let mut output = Vec::new();
         if is_first {
-            // It has received no request yet, so everything it wrote was written to stderr.
+            // The server has received no request yet, so all output in the log is from stderr.
             let written = self.written().await;
             let (early, rest) = early(&mut stream).await;
             output = rest;
@@ -197,7 +198,9 @@ impl Pump {
         let settled = async {
             sleep(SETTLED_AFTER).await;
             if !is_first {
-                log.note("toolwharf: the connection to its streams was lost and opened again");
+                log.note(
+                    "toolwharf: the connection to the server's streams was lost and opened again",
+                );
             }
             std::future::pending().await
         };

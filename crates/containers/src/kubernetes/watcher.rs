@@ -31,7 +31,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(75);
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Cheap to clone; clones share state.
+/// Watches the pods. Cheap to clone; clones share state.
 #[derive(Clone, Default)]
 pub(super) struct Watcher(Arc<Shared>);
 
@@ -87,7 +87,7 @@ impl Watcher {
             let watching = Arc::clone(&self.0).run(cluster.clone());
             tasks.spawn(watching);
         } else if let Ok(Some(pod)) = call("read a pod", cluster.pods.get_opt(&name)).await {
-            // The watch may have reported it before it was followed.
+            // The watch may have reported the pod before it was followed.
             tell.send_if_modified(|known| {
                 let is_new = Arc::ptr_eq(known.pod(), &first) && pod.metadata.uid == Some(uid);
                 if is_new {
@@ -136,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether no pod is followed. Then the next one that is followed starts a new watch.
+    /// Returns whether no pod is followed any more. The next followed pod then starts a new watch.
     fn is_over(&self) -> bool {
         let mut state = self.state.lock();
         state.is_watching = !state.followed.is_empty();
@@ -145,7 +145,7 @@ impl Shared {
 
     /// Reads all pods. Returns the position to watch from.
     async fn read(&self, cluster: &Cluster) -> Result<String, Call> {
-        // Taken first, because a pod followed later may have been created after the list.
+        // Copy the uids before listing the pods: a pod that is followed later may have been created after the list.
         let known: Vec<String> = self.state.lock().followed.keys().cloned().collect();
         let pods = call("list pods", cluster.pods.list(&ListParams::default())).await?;
         let mut there: HashMap<String, Pod> = HashMap::new();
@@ -190,7 +190,7 @@ impl Shared {
                     version
                 }
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
-                // Its position is too old, for example.
+                // For example, the position is too old.
                 WatchEvent::Error(_) => return Ok((None, is_new)),
             };
             is_new = true;

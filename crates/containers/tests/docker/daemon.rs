@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use model::{Network, Port, Provider};
 use runtime::{Error, Exit, Runtime as _};
+use testkit::in_time;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -74,7 +75,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
 enum Mood {
     Well,
     Gone,
-    /// It receives the request to start a container but does not respond.
+    /// The daemon receives the request to start a container but does not respond.
     HangsAtStart,
     /// Just before the daemon starts a container, another program listens on this address.
     LosesPort(SocketAddr),
@@ -171,9 +172,7 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
         let launch = async |command: &[&str], id: &str| {
             let mut server = running(command);
             server.sandbox.id = id.into();
-            timeout(TEST_TIMEOUT, docker.launch(server.unit()))
-                .await
-                .unwrap()
+            in_time(TEST_TIMEOUT, docker.launch(server.unit())).await
         };
         let mut polite = launch(&["/bin/cat"], "h1").await.unwrap();
         let deaf = launch(&["/bin/sleep", "1000"], "h2").await.unwrap();
@@ -189,16 +188,16 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
             matches!(error, Error::Failed(_) | Error::Unavailable(_)),
             "{error}"
         );
-        // Longer than the time after which a killed instance is given up.
+        // This is longer than the time after which a killed instance is given up.
         let early = timeout(Duration::from_secs(6), deaf.handle.exited()).await;
         assert!(early.is_err(), "its end was reported too early: {early:?}");
         assert_eq!(polite.handle.exit_status(), None);
 
         mood.send_replace(Mood::Well);
-        let exit = timeout(TEST_TIMEOUT, polite.handle.exited()).await.unwrap();
+        let exit = in_time(TEST_TIMEOUT, polite.handle.exited()).await;
         assert!(exit.success(), "{exit}");
-        // Its streams are gone, so it is killed.
-        let exit = timeout(TEST_TIMEOUT, deaf.handle.exited()).await.unwrap();
+        // The streams of this server are gone, so it is killed.
+        let exit = in_time(TEST_TIMEOUT, deaf.handle.exited()).await;
         assert_eq!(exit.signal, Some(9));
         bench.nothing_left().await;
     })
@@ -209,11 +208,11 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
 async fn a_stop_while_the_daemon_is_gone_has_an_end() {
     with_moods(Provider::Runc, |bench, docker, mood| async move {
         let launch = docker.launch(running(&["/bin/sleep", "1000"]).unit());
-        let instance = timeout(TEST_TIMEOUT, launch).await.unwrap().unwrap();
+        let instance = in_time(TEST_TIMEOUT, launch).await.unwrap();
         mood.send_replace(Mood::Gone);
         let exit = timeout(Duration::from_secs(8), instance.handle.stop(Duration::ZERO)).await;
         assert_eq!(exit.unwrap(), Exit::default());
-        // The container is removed nevertheless.
+        // The container is removed when the daemon responds again.
         mood.send_replace(Mood::Well);
         bench.nothing_left().await;
     })
@@ -225,7 +224,7 @@ async fn a_start_that_hangs_leaves_nothing() {
     with_moods(Provider::Gvisor, |bench, docker, mood| async move {
         mood.send_replace(Mood::HangsAtStart);
         let launch = docker.launch(running(&["/bin/cat"]).unit());
-        let error = timeout(TEST_TIMEOUT, launch).await.unwrap().unwrap_err();
+        let error = in_time(TEST_TIMEOUT, launch).await.unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(error.to_string().contains("start a container"), "{error}");
         bench.nothing_left().await;
@@ -241,9 +240,7 @@ async fn h02_a_chosen_port_that_is_lost_before_the_daemon_listens_is_replaced() 
             server.sandbox.id = own_id();
             server.sandbox.network = Network::Open;
             server.sandbox.ports = vec![Port { inside: 8080, host }];
-            timeout(TEST_TIMEOUT, docker.launch(server.unit()))
-                .await
-                .unwrap()
+            in_time(TEST_TIMEOUT, docker.launch(server.unit())).await
         };
         let first = launch(None).await.unwrap();
         let address = first.ports[&8080];
@@ -253,7 +250,7 @@ async fn h02_a_chosen_port_that_is_lost_before_the_daemon_listens_is_replaced() 
         assert_ne!(second.ports[&8080], address);
         second.handle.stop(Duration::ZERO).await;
 
-        // A given port is not replaced by another one.
+        // A port that the server's settings name is not replaced by another one.
         let given = SocketAddr::from(([127, 0, 0, 1], address.port()));
         mood.send_replace(Mood::LosesPort(given));
         let error = launch(Some(given.port())).await.unwrap_err();

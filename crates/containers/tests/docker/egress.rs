@@ -10,41 +10,17 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use containers::docker::{Docker, Options};
+use containers::docker::Docker;
 use model::{Mount, Network, Provider};
-use runtime::{Error, Instance, Runtime as _};
+use runtime::{Instance, Runtime as _};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
-use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
+use testkit::{in_time, serve::host};
 
 use crate::server::Server;
 use crate::support::{Bench, TEST_TIMEOUT, bench, holds, read_until, sh, wait_for};
 
 /// gVisor with the network of its namespace, under the name with which [`register`] adds it to the daemon.
 const HOST_NETWORK: &str = "runsc-host-network";
-
-/// An HTTP server on the host's loopback.
-async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let serving = async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut head = [0; 4096];
-            let _ = stream.read(&mut head).await;
-            let _ = stream
-                .write_all(b"HTTP/1.0 200 OK\r\n\r\nfrom the host\n")
-                .await;
-        }
-    };
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the handle that aborts it is returned"
-    )]
-    (address, AbortOnDropHandle::new(tokio::spawn(serving)))
-}
 
 /// A server that reports what it can reach from its very start on, and then keeps running.
 fn prober(allowed: SocketAddr, forbidden: SocketAddr) -> Server {
@@ -100,12 +76,12 @@ async fn register(bench: &Bench) {
     .await;
 }
 
-/// Both runtimes that support allow-lists.
+/// Benches for both runtimes that support allow-lists.
 async fn able() -> [Bench; 2] {
     let mut gvisor = bench(Provider::Gvisor);
     register(&gvisor).await;
     gvisor.options.runtime = HOST_NETWORK.into();
-    gvisor.docker = Docker::new(gvisor.options.clone()).unwrap();
+    gvisor.runtime = Docker::new(gvisor.options.clone()).unwrap();
     [bench(Provider::Runc), gvisor]
 }
 
@@ -140,9 +116,7 @@ fn sockets() -> usize {
 }
 
 async fn gone(bench: &Bench, instance: &Instance) {
-    timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     bench.nothing_left().await;
 }
 
@@ -194,7 +168,7 @@ async fn egress_ends_with_its_container_and_leaves_nothing() {
             let space = fs::File::open(format!("/proc/{}/ns/net", pid(&bench))).unwrap();
             assert_eq!(threads_elsewhere(), 0);
             connect_in(&space, proxy).expect("the proxy listens");
-            // It exits by itself, it is stopped, and another program removes it.
+            // In the three rounds, the container exits on its own, is stopped, or is killed by another program.
             match round {
                 0 => drop(instance.stdio.take()),
                 1 => drop(instance.handle.stop(Duration::ZERO).await),
@@ -220,21 +194,13 @@ async fn egress_is_refused_where_nothing_enforces_it() {
         server
     };
     let gvisor = bench(Provider::Gvisor);
-    let (field, why) = gvisor.refused(allow()).await;
-    assert_eq!(field, "network");
-    assert!(
-        why.contains("register `runsc` with `--network=host`"),
-        "{why}"
-    );
+    let remedy = "register `runsc` with `--network=host`";
+    gvisor.refuses(allow(), "network", remedy).await;
     gvisor.nothing_left().await;
     let runc = bench(Provider::Runc);
     let mut wrong = allow();
     wrong.sandbox.network = Network::Allow(vec!["http://example.com/".into()]);
-    let (field, why) = runc.refused(wrong).await;
-    assert!(
-        field == "network" && why.contains("http://example.com/"),
-        "{why}"
-    );
+    runc.refuses(wrong, "network", "http://example.com/").await;
     // A launch that fails after its network was created leaves no network behind either.
     let mut missing = allow();
     missing.sandbox.mounts.push(Mount {
@@ -242,18 +208,7 @@ async fn egress_is_refused_where_nothing_enforces_it() {
         inside: "/data".into(),
         read_only: true,
     });
-    let launched = runc.launch(missing).await;
-    let error = launched.map(|_| ()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Refused {
-                field: "mounts",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_eq!(runc.refused(missing).await.0, "mounts");
     runc.nothing_left().await;
 }
 
@@ -263,26 +218,15 @@ async fn egress_that_an_earlier_run_left_is_swept_as_one() {
     let mut server = sh("exec sleep 1000");
     server.sandbox.network = Network::Allow(vec!["example.com".into()]);
     let instance = bench.launch(server.clone()).await.unwrap();
-    let label = format!("label=toolwharf.install={}", bench.options.install);
-    let there = || bench.cli(&["ps", "-q", "--filter", &label]).lines().count();
+    let there = || bench.list(&["ps"]).lines().count();
     assert_eq!(there(), 2, "the server's, and the one that has its network");
-    assert_eq!(bench.docker.sweep().await.unwrap(), 0, "it is of this run");
+    assert_eq!(bench.runtime.sweep().await.unwrap(), 0, "it is of this run");
     assert_eq!(bench.next_run().sweep().await.unwrap(), 1);
     gone(&bench, &instance).await;
-    // The next instance of the same name can start, whatever is left.
-    let next: Options = Options {
-        run: "next".into(),
-        ..bench.options.clone()
-    };
+    // The next instance of the same name can start, even if something of the previous one is left.
     let instance = bench.launch(server.clone()).await.unwrap();
-    let again = Docker::new(next)
-        .unwrap()
-        .launch(server.unit())
-        .await
-        .unwrap();
-    timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let again = bench.next_run().launch(server.unit()).await.unwrap();
+    in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     drop(again);
     bench.nothing_left().await;
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use containers::docker::Docker;
 use model::{Mount, Provider};
 use runtime::{Error, Runtime as _};
-use tokio::time::{Instant, timeout};
+use testkit::{PROMISES, in_time};
+use tokio::time::Instant;
 
 use crate::support::{BOTH, TEST_TIMEOUT, bench, holds, read_until, running, sh};
 
@@ -18,20 +19,9 @@ async fn h16_the_default_limits_are_enforced() {
         let mut server = running(&["/bin/cat"]);
         server.sandbox.volumes = vec!["/data".into()];
         let instance = bench.launch(server).await.unwrap();
-        for what in [
-            "cpu",
-            "memory",
-            "disk",
-            "pids",
-            "filesystem",
-            "network",
-            "privileges",
-        ] {
-            assert!(
-                holds(&instance, what),
-                "{provider:?}: {:?}",
-                instance.enforced
-            );
+        let rows = &instance.enforced;
+        for what in PROMISES {
+            assert!(holds(&instance, what), "{provider:?}: {rows:?}");
         }
         assert_eq!(holds(&instance, "kernel"), provider == Provider::Gvisor);
         let text = format!("{:?}", instance.enforced);
@@ -45,12 +35,10 @@ async fn h16_the_default_limits_are_enforced() {
         );
         assert!(usage.pids > 0 && usage.cpu > Duration::ZERO, "{usage:?}");
         instance.handle.kill_now();
-        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
         assert_eq!((exit.signal, exit.out_of_memory), (Some(9), false));
         bench.nothing_left().await;
-        bench.docker.volumes_remove("h1", None).await.unwrap();
+        bench.runtime.volumes_remove("h1", None).await.unwrap();
     }
 }
 
@@ -104,14 +92,14 @@ async fn h17_the_given_limits_are_enforced() {
             stderr.contains("Read-only file system"),
             "{provider:?}: {stderr}"
         );
-        bench.docker.volumes_remove("h1", None).await.unwrap();
+        bench.runtime.volumes_remove("h1", None).await.unwrap();
         bench.nothing_left().await;
     }
 }
 
 #[tokio::test]
 async fn strict_leaves_nothing_of_what_it_refuses() {
-    // Fewer processes than gVisor itself needs.
+    // This limit allows fewer processes than gVisor itself needs.
     let bench = bench(Provider::Gvisor);
     let mut few = running(&["/bin/cat"]);
     few.sandbox.limits.pids = 16;
@@ -154,12 +142,10 @@ async fn h19_h20_volumes_survive_their_instances() {
         let write = "echo one > /data/file; echo two > /var/lib/x/file; sync; echo up; sleep 1000";
         let mut instance = bench.launch(with_volumes(write)).await.unwrap();
         read_until(&mut instance, "up").await;
-        // Written data is cached once only.
+        // With direct I/O, written data is cached only once.
         assert_eq!(direct(&bench.options.dir), ["1", "1"], "{provider:?}");
         instance.handle.kill_now();
-        timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        in_time(TEST_TIMEOUT, instance.handle.exited()).await;
         let read = "cat /data/file /var/lib/x/file";
         let (text, ..) = bench.run(with_volumes(read)).await;
         assert_eq!(text, "one\ntwo\n", "{provider:?}");
@@ -178,13 +164,12 @@ async fn h19_h20_volumes_survive_their_instances() {
         let (_, _, instance) = bench.run(with_volumes("true")).await;
         assert!(!holds(&instance, "disk"));
 
-        bench.docker.volumes_remove("h1", None).await.unwrap();
-        let label = format!("label=toolwharf.install={}", bench.options.install);
-        assert_eq!(bench.cli(&["volume", "ls", "-q", "--filter", &label]), "");
+        bench.runtime.volumes_remove("h1", None).await.unwrap();
+        assert_eq!(bench.list(&["volume", "ls"]), "");
         let (text, exit, instance) = bench.run(with_volumes(read)).await;
         assert_eq!((text.as_str(), exit.code), ("", Some(1)));
         assert!(instance.handle.stderr_tail().contains("No such file"));
-        bench.docker.volumes_remove("h1", None).await.unwrap();
+        bench.runtime.volumes_remove("h1", None).await.unwrap();
         bench.nothing_left().await;
     }
 }
@@ -276,9 +261,7 @@ async fn a_flood_is_bounded() {
             .unwrap();
         assert!(peak < 64 << 10, "{peak} KiB");
         instance.handle.kill_now();
-        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
         assert_eq!(exit.signal, Some(9));
         bench.nothing_left().await;
     }
@@ -286,10 +269,10 @@ async fn a_flood_is_bounded() {
 
 #[tokio::test]
 async fn h18_what_is_not_gvisor_is_not_believed() {
-    // A runtime of the daemon with another name that is in fact runc.
+    // This runtime of the daemon is in fact runc, under another name.
     let mut bench = bench(Provider::Gvisor);
     bench.options.runtime = "not-runsc".into();
-    bench.docker = Docker::new(bench.options.clone()).unwrap();
+    bench.runtime = Docker::new(bench.options.clone()).unwrap();
     let error = bench.launch(running(&["/bin/cat"])).await.unwrap_err();
     let text = error.to_string();
     assert!(
@@ -305,7 +288,7 @@ async fn volumes_without_a_limit_are_told_and_kept() {
     // No file can be created below this path.
     bench.options.dir = PathBuf::from("/dev/null/volumes");
     let without = Docker::new(bench.options.clone()).unwrap();
-    let with = std::mem::replace(&mut bench.docker, without);
+    let with = std::mem::replace(&mut bench.runtime, without);
     let mut writer = sh("echo kept > /data/file");
     writer.sandbox.volumes = vec!["/data".into()];
     let mut strict = writer.clone();
@@ -315,17 +298,15 @@ async fn volumes_without_a_limit_are_told_and_kept() {
         matches!(error, Error::NotEnforced { what: "disk", .. }),
         "{error}"
     );
-    let label = format!("label=toolwharf.install={}", bench.options.install);
-    let list = ["volume", "ls", "-q", "--filter", &label];
-    assert_eq!(bench.cli(&list), "");
+    assert_eq!(bench.list(&["volume", "ls"]), "");
     let (_, exit, instance) = bench.run(writer.clone()).await;
     assert!(exit.success() && !holds(&instance, "disk"));
     // Once limits are supported again, the existing volume is not hidden by an empty one.
-    bench.docker = with;
+    bench.runtime = with;
     let mut reader = sh("cat /data/file");
     reader.sandbox.volumes = writer.sandbox.volumes;
     let (text, _, instance) = bench.run(reader).await;
     assert!(text == "kept\n" && !holds(&instance, "disk"), "{text}");
-    bench.docker.volumes_remove("h1", None).await.unwrap();
+    bench.runtime.volumes_remove("h1", None).await.unwrap();
     bench.nothing_left().await;
 }

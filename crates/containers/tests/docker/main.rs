@@ -11,6 +11,8 @@ mod limits;
 mod ports;
 #[path = "../../../runtime/tests/support/server.rs"]
 mod server;
+#[path = "../shared/mod.rs"]
+mod shared;
 #[path = "../../../runtime/tests/support/streams.rs"]
 mod streams;
 mod support;

@@ -1,11 +1,12 @@
 //! Ports of containers, with and without a network.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use containers::docker::Docker;
 use model::{Network, Port, Provider, Reach};
 use runtime::{Error, Instance, Runtime as _};
+use testkit::in_time;
+use testkit::serve::get;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -32,31 +33,19 @@ fn served(network: Network) -> Server {
     server
 }
 
-async fn get(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    Ok(answer)
-}
-
-/// The body of a file, once the server responds.
-async fn fetch(instance: &Instance, path: &str, length: usize) -> Vec<u8> {
+/// Returns the body of a file, once the server responds.
+async fn fetch(instance: &Instance, path: &str, length: usize) -> String {
     let fetching = async {
         loop {
             let answer = get(instance.ports[&8080], path).await.unwrap_or_default();
-            let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-            let body = end.map(|end| answer[end + 4..].to_vec());
+            let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
             if let Some(body) = body.filter(|body| body.len() == length) {
-                return body;
+                return body.to_owned();
             }
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(TEST_TIMEOUT, fetching)
-        .await
-        .expect("the file comes")
+    in_time(TEST_TIMEOUT, fetching).await
 }
 
 #[tokio::test]
@@ -65,13 +54,13 @@ async fn h02_ports_of_a_container_without_a_network_are_reached() {
         let bench = bench(provider);
         let instance = bench.launch(served(Network::None)).await.unwrap();
         assert!(instance.stdio.is_none());
-        assert_eq!(fetch(&instance, "/small", 6).await, b"hello\n");
+        assert_eq!(fetch(&instance, "/small", 6).await, "hello\n");
         let big = fetch(&instance, "/big", BIG_BYTES).await;
-        assert!(big.iter().all(|&byte| byte == b'x'), "{provider:?}");
+        assert!(big.bytes().all(|byte| byte == b'x'), "{provider:?}");
         let echo = instance.ports[&7];
         assert!(echo.ip().is_loopback());
 
-        // The same amount in both directions at once, and an end of one direction only.
+        // The client sends and receives the same amount at once, and then ends one direction only.
         let (mut reads, mut writes) = TcpStream::connect(echo).await.unwrap().into_split();
         let sent: Vec<u8> = (0..BIG_BYTES).map(|at| (at % 251) as u8).collect();
         let mut heard = Vec::new();
@@ -80,10 +69,10 @@ async fn h02_ports_of_a_container_without_a_network_are_reached() {
             writes.shutdown().await.unwrap();
         };
         let both = async { tokio::join!(speaking, reads.read_to_end(&mut heard)) };
-        timeout(TEST_TIMEOUT, both).await.unwrap().1.unwrap();
+        in_time(TEST_TIMEOUT, both).await.1.unwrap();
         assert!(heard == sent, "{provider:?}: {} bytes", heard.len());
 
-        // Clients that do not read do not block the others, and closed ones are forgotten.
+        // Clients that do not read do not block the others, and closed connections are forgotten.
         let mut lazy = Vec::new();
         for _ in 0..20 {
             let mut stream = TcpStream::connect(instance.ports[&8080]).await.unwrap();
@@ -97,33 +86,27 @@ async fn h02_ports_of_a_container_without_a_network_are_reached() {
         for _ in 0..300 {
             let mut stream = TcpStream::connect(echo).await.unwrap();
             stream.write_all(b"x").await.unwrap();
-            timeout(TEST_TIMEOUT, stream.read_u8())
-                .await
-                .unwrap()
-                .unwrap();
+            in_time(TEST_TIMEOUT, stream.read_u8()).await.unwrap();
         }
         fetch(&instance, "/small", 6).await;
         drop(lazy);
 
         // Nothing listens on the last port, so the connection is closed.
-        let closed = timeout(TEST_TIMEOUT, get(instance.ports[&6], "/"))
-            .await
-            .unwrap();
+        let closed = in_time(TEST_TIMEOUT, get(instance.ports[&6], "/")).await;
         assert!(closed.is_err() || closed.is_ok_and(|text| text.is_empty()));
 
         // The relay is an ordinary process in the container.
-        let killing = timeout(TEST_TIMEOUT, get(instance.ports[&9], "/"))
-            .await
-            .unwrap();
+        let killing = in_time(TEST_TIMEOUT, get(instance.ports[&9], "/")).await;
         assert!(killing.is_err() || killing.is_ok_and(|text| text.is_empty()));
         fetch(&instance, "/small", 6).await;
         let told = instance.handle.stderr_tail();
-        assert!(told.contains("the relay to its ports ended"), "{told}");
+        assert!(
+            told.contains("the relay to the server's ports ended"),
+            "{told}"
+        );
 
         // The next instance has the same ports.
-        let exit = timeout(TEST_TIMEOUT, instance.handle.stop(GRACE))
-            .await
-            .unwrap();
+        let exit = in_time(TEST_TIMEOUT, instance.handle.stop(GRACE)).await;
         assert_eq!(exit.signal, Some(15), "{provider:?}");
         assert!(TcpStream::connect(echo).await.is_err());
         let again = bench.launch(served(Network::None)).await.unwrap();
@@ -139,7 +122,7 @@ async fn h02_an_allow_list_and_ports_go_together() {
     let bench = bench(Provider::Runc);
     let server = served(Network::Allow(vec!["example.com".into()]));
     let instance = bench.launch(server).await.unwrap();
-    assert_eq!(fetch(&instance, "/small", 6).await, b"hello\n");
+    assert_eq!(fetch(&instance, "/small", 6).await, "hello\n");
     drop(instance);
     bench.nothing_left().await;
 }
@@ -163,21 +146,14 @@ async fn h02_a_port_is_published_on_loopback_only() {
         let address = instance.ports[&8080];
         assert!(address.ip().is_loopback());
         assert_eq!(*before.get_or_insert(address), address);
-        assert_eq!(fetch(&instance, "/small", 6).await, b"hello\n");
-        let exit = timeout(TEST_TIMEOUT, instance.handle.stop(GRACE))
-            .await
-            .unwrap();
+        assert_eq!(fetch(&instance, "/small", 6).await, "hello\n");
+        let exit = in_time(TEST_TIMEOUT, instance.handle.stop(GRACE)).await;
         assert_eq!(exit.signal, Some(15));
     }
     // Combinations that cannot work are rejected before anything is created.
-    let (field, why) = bench.refused(server.clone()).await;
-    assert!(field == "network" && why.contains("`bridge`"), "{why}");
+    bench.refuses(server.clone(), "network", "`bridge`").await;
     let gvisor = crate::support::bench(Provider::Gvisor);
-    let (field, why) = gvisor.refused(server).await;
-    assert!(
-        field == "network" && why.contains("--network=none"),
-        "{why}"
-    );
+    gvisor.refuses(server, "network", "--network=none").await;
     bench.nothing_left().await;
 }
 
@@ -215,7 +191,7 @@ async fn a_relay_that_cannot_be_shown_inside_is_a_matter_of_the_ports() {
     let mut bench = bench(Provider::Runc);
     // The daemon looks for the file on its own host.
     bench.options.dir = "/proc/self/nowhere".into();
-    bench.docker = Docker::new(bench.options.clone()).unwrap();
+    bench.runtime = Docker::new(bench.options.clone()).unwrap();
     let error = bench.launch(served(Network::None)).await.map(|_| ());
     let error = error.unwrap_err();
     assert!(matches!(error, Error::Failed(_)), "{error}");

@@ -5,30 +5,25 @@
     reason = "a failure in a test's helper is the test's"
 )]
 
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use containers::docker::{Docker, Options};
-use model::{Program, Provider};
+use model::Provider;
 use runtime::process::Guests;
-use runtime::{Error, Exit, Instance, Ports, Runtime as _};
-use tokio::time::timeout;
+use runtime::{Exit, Instance, Ports};
+use testkit::in_time;
 
 use crate::server::Server;
+use crate::shared;
+pub(crate) use crate::shared::{IMAGE, of_image, running, sh};
 pub(crate) use crate::streams::{TEST_TIMEOUT, read_until, rest, stdio, wait_for};
 
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
-pub(crate) const IMAGE: &str = "toolwharf-test/busybox";
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 pub(crate) const BOTH: [Provider; 2] = [Provider::Runc, Provider::Gvisor];
 
-/// A runtime with a separate installation, and what is needed to inspect it independently.
-pub(crate) struct Bench {
-    pub(crate) docker: Docker,
-    pub(crate) options: Options,
-    _dir: tempfile::TempDir,
-}
+pub(crate) type Bench = shared::Bench<Docker, Options>;
 
 fn host() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| {
@@ -55,19 +50,10 @@ pub(crate) fn bench(provider: Provider) -> Bench {
         ports: Ports::new(dir.path().join("ports.json")),
     };
     Bench {
-        docker: Docker::new(options.clone()).unwrap(),
+        runtime: Docker::new(options.clone()).unwrap(),
         options,
         _dir: dir,
     }
-}
-
-pub(crate) fn running(command: &[&str]) -> Server {
-    let command = command.iter().map(|&word| word.to_owned()).collect();
-    let source = Program::Image {
-        image: IMAGE.into(),
-        command,
-    };
-    Server::new("h1", source)
 }
 
 /// An id that no other test has. The ports of a server depend on its id, so that tests with the same id compete for them.
@@ -75,39 +61,20 @@ pub(crate) fn own_id() -> String {
     format!("t{}", std::process::id())
 }
 
-pub(crate) fn sh(script: &str) -> Server {
-    running(&["/bin/sh", "-c", script])
-}
-
 impl Bench {
-    pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
-        timeout(TEST_TIMEOUT, self.docker.launch(server.unit()))
-            .await
-            .unwrap()
-    }
-
     /// Runs a server until it exits. Returns its output and exit.
     pub(crate) async fn run(&self, server: Server) -> (String, Exit, Instance) {
         let mut instance = self.launch(server).await.unwrap();
         let text = rest(&mut instance).await;
-        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
         (text, exit, instance)
-    }
-
-    pub(crate) async fn refused(&self, server: Server) -> (&'static str, String) {
-        match self.launch(server).await {
-            Err(Error::Refused { field, why }) => (field, why),
-            other => panic!("not refused: {other:?}"),
-        }
     }
 
     pub(crate) fn name(&self, id: &str) -> String {
         format!("toolwharf-{id}.{}", self.options.install)
     }
 
-    /// Another run of the same installation.
+    /// Creates another run of the same installation.
     pub(crate) fn next_run(&self) -> Docker {
         let options = Options {
             run: "next".into(),
@@ -118,15 +85,13 @@ impl Bench {
 
     /// Runs Docker's own client.
     pub(crate) fn cli(&self, args: &[&str]) -> String {
-        let output = Command::new("/usr/bin/docker")
-            .args(["--host", &self.options.host])
-            .args(args)
-            .output()
-            .expect("docker's own client: cargo xtask setup installs it");
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let why = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "docker {args:?}: {why}");
-        text
+        shared::cli(&self.options.host, args)
+    }
+
+    /// Lists the objects of this installation, such as containers (`ps`).
+    pub(crate) fn list(&self, command: &[&str]) -> String {
+        let label = format!("label=toolwharf.install={}", self.options.install);
+        self.cli(&[command, &["-q", "--filter", &label]].concat())
     }
 
     /// Waits until no container of this installation is left in the daemon.
@@ -139,8 +104,7 @@ impl Bench {
     }
 
     fn containers(&self) -> String {
-        let label = format!("label=toolwharf.install={}", self.options.install);
-        self.cli(&["ps", "-aq", "--filter", &label])
+        self.list(&["ps", "-a"])
     }
 }
 

@@ -177,7 +177,7 @@ impl Caller {
     }
 }
 
-/// The same server over a bare `attach`.
+/// The same server, connected over `attach` without Toolwharf.
 struct Bare {
     stdin: Box<dyn tokio::io::AsyncWrite + Unpin>,
     stdout: BufReader<Box<dyn tokio::io::AsyncRead + Unpin>>,
@@ -269,7 +269,7 @@ async fn d07_kubernetes_a_call_costs_at_most_half_more_than_a_round_trip() {
     let rounds = if soak() { 100 } else { 20 };
     let (mut calls, mut records, mut trips) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // Alternating, so that other load slows both down.
+        // The two measurements alternate, so that other load slows both down.
         for _ in 0..20 {
             calls.push(through.call().await);
         }
@@ -304,7 +304,7 @@ async fn d07_kubernetes_200_servers_that_do_nothing_cost_60_mib() {
     println!("{count} servers cost {cost:.1} MiB beside {before:.1} MiB; started in {took:?}");
     let pods = namespace.count("pods");
     drop(product);
-    // Leaves an idle node for the next test.
+    // This leaves an idle node for the next test.
     namespace.kubectl(&["delete", "pods", "--all", "--timeout=600s"]);
     assert_eq!(pods, count);
     assert!(cost <= MAX_IDLE_MIB * count as f64 / 200.0, "{cost:.1} MiB");

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use containers::kubernetes::Kubernetes;
 use runtime::{Error, Fence, Fences, Instance, Runtime as _, Unit};
-use testkit::wait_for;
+use testkit::{in_time, wait_for};
 use tokio::time::timeout;
 
 use crate::support::{Namespace, TEST_TIMEOUT, echo, sh};
 
-/// Exits only by SIGKILL.
+/// A script that exits only by SIGKILL.
 const STUBBORN_SCRIPT: &str = "trap '' TERM HUP; cat";
 
 fn fenced(id: &str, number: i64) -> Unit {
@@ -39,16 +39,14 @@ async fn d03_on_kubernetes_an_older_fence_is_ended_before_a_newer_one_starts() {
     let old = up(&first, fenced("h1", 5)).await.expect("it starts");
     let new = up(&second, fenced("h1", 6)).await.expect("it starts");
     assert_eq!(namespace.count("pods"), 1);
-    timeout(TEST_TIMEOUT, old.handle.exited())
-        .await
-        .expect("its gateway hears of its end");
+    in_time(TEST_TIMEOUT, old.handle.exited()).await;
     let error = up(&first, fenced("h1", 4))
         .await
         .expect_err("it is too late")
         .to_string();
     assert!(error.contains("fencing token 6"), "{error}");
     assert!(new.handle.exit_status().is_none(), "it goes on");
-    // A gateway that cleans up after itself removes nothing of the other one.
+    // When one gateway cleans up after itself, it removes nothing of the other gateway.
     assert_eq!(
         namespace
             .runtime_of("first", None, "next")
@@ -80,9 +78,7 @@ async fn d03_on_kubernetes_what_lost_gateways_left_is_swept_by_its_fence() {
         numbers: BTreeSet::from([7, 9]),
     };
     assert_eq!(living.sweep_fenced(&ended).await.ok(), Some(1));
-    timeout(TEST_TIMEOUT, left.handle.exited())
-        .await
-        .expect("its end");
+    in_time(TEST_TIMEOUT, left.handle.exited()).await;
     assert!(right.handle.exit_status().is_none(), "its gateway lives");
     let found = living.fences(installation).await.expect("an answer");
     assert_eq!(found, BTreeSet::from([8]));

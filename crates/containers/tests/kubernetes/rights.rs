@@ -4,7 +4,7 @@ use containers::kubernetes::Kubernetes;
 use model::{Port, Reach};
 use runtime::Runtime as _;
 use serde_json::{Value, json};
-use testkit::wait_for;
+use testkit::{in_time, wait_for};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -102,9 +102,7 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
         return Err("its resource usage is unknown".to_owned());
     }
     instance.handle.kill_now();
-    timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .expect("an end");
+    in_time(TEST_TIMEOUT, instance.handle.exited()).await;
 
     let script = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp";
     let mut listening = sh("two", script);
@@ -118,7 +116,7 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
     let address = instance.ports[&8080];
     let mut said = String::new();
     let reached = timeout(TEST_TIMEOUT / 4, async {
-        // The server may not listen yet.
+        // The server may not be listening yet.
         while !said.contains("hello") {
             let mut stream = TcpStream::connect(address).await?;
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
@@ -134,9 +132,7 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
     if swept != 1 {
         return Err(format!("{swept} were swept instead of 1"));
     }
-    timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .expect("an end");
+    in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     next.volumes_remove("one", None).await.map_err(told)?;
     let left = namespace.count("pods,secrets,persistentvolumeclaims");
     match left {

@@ -52,7 +52,7 @@ impl Namespace {
         let namespace = Self { name, dir };
         let made = kubectl(&["create", "namespace", &namespace.name]).status();
         assert!(made.unwrap().success());
-        // Before that, pods are rejected.
+        // Pods are rejected before the default account exists.
         wait_for("the default account", TEST_TIMEOUT, async || {
             namespace
                 .try_kubectl(&["get", "serviceaccount", "default"])
@@ -127,7 +127,7 @@ impl Namespace {
         self.runtime_of("test", kubeconfig, run)
     }
 
-    /// The same, for another installation.
+    /// Returns a runtime like [`Self::runtime`], for another installation.
     pub(crate) fn runtime_of(
         &self,
         install: &str,

@@ -3,15 +3,16 @@
 use std::fs;
 use std::time::Duration;
 
-use model::{Network, Program};
+use model::Network;
 use runtime::{Error, Runtime as _};
+use testkit::in_time;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
 
-use crate::server::Server;
 use crate::support::{
-    GRACE, TEST_TIMEOUT, bench, docker, node, read_until, rest, running, sh, stdio, wait_for, with,
+    GRACE, TEST_TIMEOUT, bench, docker, node, of_image, read_until, rest, running, sh, stdio,
+    unavailable, wait_for, with,
 };
 
 const VALUE: &str = "hunter2-in-no-object";
@@ -24,20 +25,14 @@ async fn a_server_is_spoken_to_and_its_values_are_in_no_object_of_the_swarm() {
             options.constraints = vec![format!("node.hostname == {node}")];
             options.gvisor = kernel == "gvisor";
         });
-        let probed = timeout(TEST_TIMEOUT, bench.swarm.probe())
-            .await
-            .unwrap()
-            .unwrap();
+        let probed = in_time(TEST_TIMEOUT, bench.runtime.probe()).await.unwrap();
         assert!(
             probed.contains("Swarm") && probed.contains("of 4 nodes"),
             "{probed}"
         );
-        let mut server = sh("echo $TOKEN $0 \"$1\" >&2; exec cat");
+        let script = "echo $TOKEN $0 \"$1\" >&2; exec cat";
+        let mut server = running(&["/bin/sh", "-c", script, "an-argument", ""]);
         server.env.insert("TOKEN".to_owned(), VALUE.to_owned());
-        let Program::Image { command, .. } = &mut server.program else {
-            unreachable!("it is an image");
-        };
-        command.extend(["an-argument".to_owned(), String::new()]);
         let mut instance = bench.launch(server).await.unwrap();
         stdio(&mut instance)
             .stdin
@@ -62,7 +57,7 @@ async fn a_server_is_spoken_to_and_its_values_are_in_no_object_of_the_swarm() {
         })
         .await;
         for row in &*instance.enforced {
-            // gVisor needs more processes for itself.
+            // Only gVisor provides a separate kernel. Both enforce everything else.
             let told = row.what == "kernel" && kernel == "linux";
             assert_eq!(row.holds, !told, "{row:?}");
         }
@@ -86,9 +81,7 @@ async fn how_it_ends_is_told() {
         .await
         .unwrap();
     assert_eq!(rest(&mut instance).await, "out\n");
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert_eq!(exit.code, Some(7));
     assert_eq!(instance.handle.stderr_tail(), "err\n");
     // The name is free for the next instance immediately.
@@ -97,9 +90,7 @@ async fn how_it_ends_is_told() {
     let begun = Instant::now();
     let instance = bench.launch(server).await.unwrap();
     eprintln!("launched again in {:?}", begun.elapsed());
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert!(exit.out_of_memory, "{exit:?}");
     bench.nothing_left().await;
 }
@@ -107,30 +98,17 @@ async fn how_it_ends_is_told() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_by_its_field() {
     let bench = bench("refused", "linux");
-    let (field, why) = bench.refused(running(&["no-such-program"])).await;
-    assert!(
-        field == "command" && why.contains("no-such-program"),
-        "{field}: {why}"
-    );
-    let image = "toolwharf-test/absent".to_owned();
-    let command = Vec::new();
-    let (field, why) = bench
-        .refused(Server::new("h1", Program::Image { image, command }))
-        .await;
-    assert!(field == "image" && why.contains("absent"), "{field}: {why}");
+    let program = "no-such-program";
+    bench.refuses(running(&[program]), "command", program).await;
+    let absent = of_image("toolwharf-test/absent", &[]);
+    bench.refuses(absent, "image", "absent").await;
     let mut server = running(&["cat"]);
     server.sandbox.network = Network::Allow(vec!["x.example".to_owned()]);
     assert_eq!(bench.refused(server).await.0, "network");
-    let not_gvisor = {
-        let mut options = bench.options.clone();
-        options.gvisor = true;
-        containers::docker::Swarm::new(options).unwrap()
-    };
-    match not_gvisor.launch(running(&["cat"]).unit()).await {
-        Err(Error::Unavailable(why)) => assert!(why.contains("not gVisor's"), "{why}"),
-        other => panic!("{other:?}"),
-    }
-    bench.nothing_left().await;
+    let not_gvisor = bench.with(|options| options.gvisor = true);
+    let launched = not_gvisor.launch(running(&["cat"])).await;
+    unavailable(launched, "not gVisor's");
+    not_gvisor.nothing_left().await;
 }
 
 #[tokio::test]
@@ -155,21 +133,13 @@ async fn volumes_keep_their_server_on_its_node() {
         .flatten()
         .collect::<std::collections::BTreeSet<_>>();
     assert_eq!(found.len(), 1, "{nodes:?}");
-    timeout(TEST_TIMEOUT, bench.swarm.volumes_remove("h1", None))
+    in_time(TEST_TIMEOUT, bench.runtime.volumes_remove("h1", None))
         .await
-        .unwrap()
         .unwrap();
-    let label = format!("label=toolwharf.install={}", bench.options.install);
     for number in [1, 2, 3] {
-        assert_eq!(
-            docker(number, &["volume", "ls", "--quiet", "--filter", &label]),
-            ""
-        );
+        assert_eq!(bench.list(number, &["volume", "ls"]), "");
     }
-    assert_eq!(
-        docker(1, &["config", "ls", "--quiet", "--filter", &label]),
-        ""
-    );
+    assert_eq!(bench.list(1, &["config", "ls"]), "");
     bench.nothing_left().await;
 }
 
@@ -177,15 +147,12 @@ async fn volumes_keep_their_server_on_its_node() {
 async fn what_an_earlier_run_left_is_swept() {
     let bench = bench("swept", "linux");
     let instance = bench.launch(sh("exec cat")).await.unwrap();
-    assert_eq!(bench.swarm.sweep().await.unwrap(), 0);
+    assert_eq!(bench.runtime.sweep().await.unwrap(), 0);
     let next = bench.next_run();
-    assert_eq!(
-        timeout(TEST_TIMEOUT, next.sweep()).await.unwrap().unwrap(),
-        1
-    );
+    assert_eq!(in_time(TEST_TIMEOUT, next.sweep()).await.unwrap(), 1);
     let within = Duration::from_secs(20);
     timeout(within, instance.handle.exited()).await.unwrap();
-    timeout(TEST_TIMEOUT, next.sweep()).await.unwrap().unwrap();
+    in_time(TEST_TIMEOUT, next.sweep()).await.unwrap();
     bench.nothing_left().await;
 }
 
@@ -232,9 +199,7 @@ async fn a_daemon_elsewhere_is_reached_with_certificates_and_not_without() {
     };
     let mut back = vec![0; line.len()];
     let reading = tokio::io::AsyncReadExt::read_exact(&mut stdin.stdout, &mut back);
-    let (read, ()) = timeout(TEST_TIMEOUT, async { tokio::join!(reading, writing) })
-        .await
-        .unwrap();
+    let (read, ()) = in_time(TEST_TIMEOUT, async { tokio::join!(reading, writing) }).await;
     read.unwrap();
     assert_eq!(back, line);
     instance.handle.stop(GRACE).await;
@@ -252,16 +217,12 @@ async fn a_daemon_elsewhere_is_reached_with_certificates_and_not_without() {
         options.daemons.push(address.clone());
         options.tls = Some(strange.path().to_owned());
     });
-    match timeout(TEST_TIMEOUT, stranger.swarm.probe()).await.unwrap() {
-        Err(Error::Unavailable(why)) => assert!(why.contains("certificate"), "{why}"),
-        other => panic!("{other:?}"),
-    }
+    let probed = in_time(TEST_TIMEOUT, stranger.runtime.probe()).await;
+    unavailable(probed, "certificate");
     let key = strange.path().join("key.pem");
     fs::write(&key, "no key\n").unwrap();
-    match timeout(TEST_TIMEOUT, stranger.swarm.probe()).await.unwrap() {
-        Err(Error::Unavailable(why)) => assert!(why.contains(key.to_str().unwrap()), "{why}"),
-        other => panic!("{other:?}"),
-    }
+    let probed = in_time(TEST_TIMEOUT, stranger.runtime.probe()).await;
+    unavailable(probed, key.to_str().unwrap());
     let mut without = bench.options.clone();
     without.tls = None;
     match containers::docker::Swarm::new(without) {

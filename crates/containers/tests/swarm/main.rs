@@ -8,6 +8,8 @@ mod life;
 mod nodes;
 #[path = "../../../runtime/tests/support/server.rs"]
 mod server;
+#[path = "../shared/mod.rs"]
+mod shared;
 #[path = "../../../runtime/tests/support/streams.rs"]
 mod streams;
 mod support;

@@ -4,15 +4,18 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use runtime::{Error, Runtime as _};
-use tokio::time::{Instant, timeout};
+use runtime::Runtime as _;
+use testkit::in_time;
+use tokio::time::Instant;
 
 use crate::faults::{
-    Line, Way, answers, echo, ended, kill_daemon, lossy, mark, on_lost, processes, start_daemon,
+    Line, Way, answers, echo, ended, forget_image, kill_daemon, lossy, mark, marked, on_lost,
+    processes, start_daemon,
 };
 use crate::server::Server;
 use crate::support::{
-    Bench, GRACE, LOST_NODE, TEST_TIMEOUT, bench, docker, read_until, sh, socket, wait_for, with,
+    Bench, GRACE, LOST_NODE, TEST_TIMEOUT, bench, docker, read_until, sh, socket, unavailable,
+    wait_for, with,
 };
 
 #[tokio::test]
@@ -25,11 +28,11 @@ async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
     let mark = mark("silent");
     let mut instance = bench.launch(echo(&mark)).await.expect("it starts");
     answers(&mut instance, "one").await;
-    // Its watch received a ping within the last two seconds, so it does nothing for the next six.
+    // The node's watch received a ping within the last two seconds, so it does nothing for the next six.
     way.line.send_replace(Line::Silent);
     let begun = Instant::now();
     let stopping = instance.handle.stop(Duration::ZERO);
-    timeout(TEST_TIMEOUT, stopping).await.expect("in time");
+    in_time(TEST_TIMEOUT, stopping).await;
     let took = begun.elapsed();
     assert_eq!(processes(&mark).len(), 0, "said after {took:?}");
     way.line.send_replace(Line::Open);
@@ -38,7 +41,7 @@ async fn d06_a_killed_server_of_a_silent_node_has_ended_when_that_is_said() {
 
 #[tokio::test]
 async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
-    // `[h]`, because the script would otherwise find itself.
+    // The pattern is `[h]`, because the script would otherwise find itself.
     let script = "for dir in /proc/[0-9]*; do tr '\\0' ' ' <$dir/cmdline | grep -q ' watc[h] $' && watch=$dir; done; \
                   kill -STOP ${watch#/proc/} && echo stopped; while :; do echo answer. >$watch/fd/1; sleep 1; done";
     for kernel in ["linux", "gvisor"] {
@@ -46,8 +49,8 @@ async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
         let mut instance = bench.launch(sh(script)).await.expect("it starts");
         read_until(&mut instance, "stopped\n").await;
         let exited = instance.handle.exited();
-        timeout(TEST_TIMEOUT, exited).await.expect("it is killed");
-        // gVisor lets it write there, but it does not know the right reply.
+        in_time(TEST_TIMEOUT, exited).await;
+        // gVisor lets the server write there, but the server does not know the right reply.
         let said = instance.handle.stderr_tail();
         let is_denied = said.contains("/fd/1: Permission denied");
         assert_eq!(is_denied, kernel == "linux", "{kernel}: {said}");
@@ -58,18 +61,9 @@ async fn a_server_that_stops_its_watch_cannot_answer_in_its_place() {
 /// A server with a file, which prints the file's content before it echoes lines.
 fn keeper(mark: &str) -> Server {
     let script = "cat /data/x 2>/dev/null; echo kept >/data/x; echo .; while read line; do echo \"$line\"; done";
-    let mut server = sh(script);
-    if let model::Program::Image { command, .. } = &mut server.program {
-        command.push(mark.to_owned());
-    }
+    let mut server = marked(script, mark);
     server.sandbox.volumes = vec!["/data".to_owned()];
     server
-}
-
-fn forget_image(mark: &str) {
-    for number in [1, 2, LOST_NODE] {
-        docker(number, &["rmi", &format!("toolwharf-test/{mark}")]);
-    }
 }
 
 #[tokio::test]
@@ -98,15 +92,11 @@ async fn d06_a_lost_node_s_server_runs_elsewhere_with_its_file_where_a_driver_br
     answers(&mut instance, "two").await;
     assert_eq!(processes(&mark).len(), 1);
     instance.handle.stop(GRACE).await;
-    let removed = bench.swarm.volumes_remove("h1", None);
-    timeout(TEST_TIMEOUT, removed)
-        .await
-        .expect("in time")
-        .expect("they go");
+    let removed = bench.runtime.volumes_remove("h1", None);
+    in_time(TEST_TIMEOUT, removed).await.expect("they go");
     // The volumes belong to the nodes, their content to the driver.
-    let label = format!("label=toolwharf.install={}", bench.options.install);
     for number in [1, 2, LOST_NODE] {
-        let left = docker(number, &["volume", "ls", "--quiet", "--filter", &label]);
+        let left = bench.list(number, &["volume", "ls"]);
         assert_eq!(left, "", "on node {number}");
     }
     assert!(dir.join("x").exists());
@@ -174,11 +164,8 @@ async fn d06_a_drained_node_s_server_ends_and_runs_elsewhere_unless_its_volumes_
     for instance in [back, instance] {
         instance.handle.stop(GRACE).await;
     }
-    let removed = tied.swarm.volumes_remove("h1", None);
-    timeout(TEST_TIMEOUT, removed)
-        .await
-        .expect("in time")
-        .expect("they go");
+    let removed = tied.runtime.volumes_remove("h1", None);
+    in_time(TEST_TIMEOUT, removed).await.expect("they go");
     free.nothing_left().await;
     tied.nothing_left().await;
     forget_image(&free_mark);
@@ -188,12 +175,8 @@ async fn d06_a_drained_node_s_server_ends_and_runs_elsewhere_unless_its_volumes_
 #[tokio::test]
 async fn d06_a_second_manager_is_asked_where_the_first_one_is_away() {
     let promoted = Done::new(&["node", "promote"], &["node", "demote"]);
-    let is_manager = || {
-        docker(
-            LOST_NODE,
-            &["info", "--format", "{{.Swarm.ControlAvailable}}"],
-        )
-    };
+    let control = ["info", "--format", "{{.Swarm.ControlAvailable}}"];
+    let is_manager = || docker(LOST_NODE, &control);
     wait_for("it is a manager", || is_manager() == "true").await;
     let way = Way::new(1);
     let bench: Bench = with("managers", &[2, LOST_NODE], |options| {
@@ -214,10 +197,7 @@ async fn d06_a_second_manager_is_asked_where_the_first_one_is_away() {
     second.handle.stop(GRACE).await;
     bench.nothing_left().await;
     drop(promoted);
-    // For a moment it still reports that it is a manager, although it can no longer act as one.
+    // For a moment the demoted node still reports that it is a manager, although it can no longer act as one.
     wait_for("it is no manager", || is_manager() == "false").await;
-    match bench.launch(echo(&mark)).await {
-        Err(Error::Unavailable(why)) => assert!(why.contains("no manager"), "{why}"),
-        other => panic!("{other:?}"),
-    }
+    unavailable(bench.launch(echo(&mark)).await, "no manager");
 }

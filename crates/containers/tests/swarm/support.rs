@@ -7,31 +7,24 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use containers::docker::{Swarm, SwarmOptions};
-use model::Program;
-use runtime::{Error, Instance, Ports, Runtime as _};
-use tokio::time::{Instant, sleep, timeout};
+use runtime::{Error, Ports};
+use tokio::time::{Instant, sleep};
 
-use crate::server::Server;
+use crate::shared;
+pub(crate) use crate::shared::{of_image, running, sh};
 pub(crate) use crate::streams::{TEST_TIMEOUT, read_until, rest, stdio, wait_for};
 
 /// The directory of a swarm's daemons, as created by `xtask/src/swarm.rs`.
 const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
-pub(crate) const IMAGE: &str = "toolwharf-test/busybox";
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// The node that tests may kill.
 pub(crate) const LOST_NODE: usize = 4;
 
-/// A runtime with a separate installation.
-pub(crate) struct Bench {
-    pub(crate) swarm: Swarm,
-    pub(crate) options: SwarmOptions,
-    _dir: tempfile::TempDir,
-}
+pub(crate) type Bench = shared::Bench<Swarm, SwarmOptions>;
 
 pub(crate) fn node(number: usize) -> PathBuf {
     let dir = std::env::var(VARIABLE).unwrap_or_else(|_| {
@@ -74,60 +67,26 @@ pub(crate) fn with(
     };
     change(&mut options);
     Bench {
-        swarm: Swarm::new(options.clone()).unwrap(),
+        runtime: Swarm::new(options.clone()).unwrap(),
         options,
         _dir: dir,
     }
 }
 
-pub(crate) fn running(command: &[&str]) -> Server {
-    let command = command.iter().map(|&word| word.to_owned()).collect();
-    let source = Program::Image {
-        image: IMAGE.into(),
-        command,
-    };
-    Server::new("h1", source)
-}
-
-pub(crate) fn sh(script: &str) -> Server {
-    running(&["/bin/sh", "-c", script])
-}
-
 /// Runs the client of a node's daemon.
 pub(crate) fn docker(number: usize, args: &[&str]) -> String {
-    let output = Command::new("/usr/bin/docker")
-        .args(["--host", &socket(number)])
-        .args(args)
-        .output()
-        .expect("docker's own client: cargo xtask setup installs it");
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docker {args:?}: {why}");
-    text
+    shared::cli(&socket(number), args)
 }
 
 impl Bench {
-    /// The same with other options.
+    /// Returns the bench with other options.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut SwarmOptions)) -> Self {
         change(&mut self.options);
-        self.swarm = Swarm::new(self.options.clone()).unwrap();
+        self.runtime = Swarm::new(self.options.clone()).unwrap();
         self
     }
 
-    pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
-        timeout(TEST_TIMEOUT, self.swarm.launch(server.unit()))
-            .await
-            .unwrap()
-    }
-
-    pub(crate) async fn refused(&self, server: Server) -> (&'static str, String) {
-        match self.launch(server).await {
-            Err(Error::Refused { field, why }) => (field, why),
-            other => panic!("not refused: {other:?}"),
-        }
-    }
-
-    /// Another run of the same installation.
+    /// Returns the runtime of another run of the same installation.
     pub(crate) fn next_run(&self) -> Swarm {
         let options = SwarmOptions {
             run: "next".into(),
@@ -140,11 +99,19 @@ impl Bench {
         format!("toolwharf-{}-h1", self.options.install)
     }
 
-    /// Everything of this installation in the swarm.
-    pub(crate) fn things(&self) -> Vec<String> {
+    /// Lists the objects of this installation at a node's daemon, such as its services (`service ls`).
+    pub(crate) fn list(&self, number: usize, command: &[&str]) -> String {
         let label = format!("label=toolwharf.install={}", self.options.install);
+        docker(
+            number,
+            &[command, &["--quiet", "--filter", &label]].concat(),
+        )
+    }
+
+    /// Lists everything of this installation in the swarm.
+    pub(crate) fn things(&self) -> Vec<String> {
         let mut all = Vec::new();
-        let listed = docker(1, &["service", "ls", "--quiet", "--filter", &label]);
+        let listed = self.list(1, &["service", "ls"]);
         all.extend(listed.lines().map(|line| format!("service {line}")));
         for (number, id) in self.containers() {
             all.push(format!("container {id} on node {number}"));
@@ -154,14 +121,12 @@ impl Bench {
 
     /// Containers that are running or have run, with the number of their node.
     pub(crate) fn containers(&self) -> Vec<(usize, String)> {
-        let label = format!("label=toolwharf.install={}", self.options.install);
         let mut all = Vec::new();
         for number in [1, 2, 3, LOST_NODE] {
             if !node(number).join("pid").exists() {
                 continue;
             }
-            let args = ["ps", "--all", "--quiet", "--no-trunc", "--filter", &label];
-            let listed = docker(number, &args);
+            let listed = self.list(number, &["ps", "--all", "--no-trunc"]);
             all.extend(listed.lines().map(|id| (number, id.to_owned())));
         }
         all
@@ -178,5 +143,14 @@ impl Bench {
             sleep(Duration::from_millis(100)).await;
         }
         panic!("left: {left:?}");
+    }
+}
+
+/// Checks that something failed because the swarm cannot be used, for a reason that contains `part`.
+#[track_caller]
+pub(crate) fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
+    match result {
+        Err(Error::Unavailable(why)) => assert!(why.contains(part), "{why}"),
+        other => panic!("{other:?}"),
     }
 }

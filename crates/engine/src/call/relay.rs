@@ -43,9 +43,9 @@ pub(crate) use asked::{ask_client, refusal};
 pub(crate) use reach::connection;
 pub(crate) use routed::{routed_span, string_at};
 
-/// Requests for input that a modern server may send in one call.
+/// Maximum number of times that a modern server may ask for input in one call.
 const MAX_ROUNDS: usize = 10;
-/// Limit up to which progress messages can extend a call.
+/// Maximum duration of a call. Progress messages cannot extend a call beyond it.
 pub(crate) const MAX_CALL_TIME: Duration = Duration::from_secs(3600);
 
 /// The server of a request, and how the request has to be changed for it.
@@ -68,7 +68,7 @@ pub(crate) enum Failure {
     NotRecorded(NotRecorded),
 }
 
-/// Opens the record of a call.
+/// The future that opens the record of a call.
 type Opening<'a> = std::pin::Pin<&'a mut (dyn Future<Output = Result<(), NotRecorded>> + Send)>;
 
 impl From<NotRecorded> for Failure {
@@ -114,7 +114,7 @@ struct Relay<'a> {
     /// The position of the caller's progress token.
     token: Option<Span>,
     started: Instant,
-    /// Only for a recorded call.
+    /// Set only if the call is recorded.
     steps: Option<&'a Steps>,
 }
 
@@ -200,13 +200,13 @@ async fn recorded(
     match record.close(outcome, &redact).await {
         Ok(()) => answer,
         Err(why) => {
-            let what = format!("{why}; it was made, and its outcome will be recorded later");
+            let what = format!("{why}; the call was made, and its outcome will be recorded later");
             Answer::unavailable(frame, &what)
         }
     }
 }
 
-/// How a call ended, as far as its answer does not show it.
+/// How a call ended: what its record needs and its answer does not show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Answered,
@@ -243,7 +243,7 @@ async fn carry(
     let (answer, end) = match outcome {
         Ok(answer) => (answer, End::Answered),
         Err(Failure::NotRecorded(why)) => {
-            let what = format!("{why}; it was not made");
+            let what = format!("{why}; the call was not made");
             (Answer::unavailable(frame, &what), End::Answered)
         }
         Err(failure) => {
@@ -274,7 +274,8 @@ fn wants_task(caller: &Caller, frame: &Frame) -> bool {
 }
 
 impl Relay<'_> {
-    /// `opening` is taken when the call's record is opened. A call rejected before that may be repeated.
+    /// Takes `opening` when it opens the call's record. A call that is rejected earlier leaves `opening` set and may be
+    /// repeated.
     async fn run(&self, opening: &mut Option<Opening<'_>>) -> Result<Answer, Failure> {
         if self.caller.era == Era::Modern
             && let Some(state) = self.own_state()
@@ -301,7 +302,7 @@ impl Relay<'_> {
             (Some(_), Some(_)) => Sending::Later,
         };
         let permit = match opening.take() {
-            // It waits for a running task and does not occupy the server.
+            // `tasks/result` only waits for a running task, so it does not count as a call in flight.
             None if self.frame.method() == tasks::RESULT => Ok(Permit::beside(self.by)),
             None => {
                 let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
@@ -328,7 +329,7 @@ impl Relay<'_> {
             Box::pin(connection.ensure_level(level, is_own)).await;
         }
         let frame = match self.is_after_urls() {
-            // The client's answers about URLs are meant for this gateway.
+            // The client's answers about URLs are for this gateway, so they are not sent to the server.
             true => Cow::Owned(
                 bridge::retry(self.frame, &[], None).unwrap_or_else(|| self.frame.clone()),
             ),
@@ -348,7 +349,7 @@ impl Relay<'_> {
     }
 
     fn timeout(&self) -> Duration {
-        // In a bare scope, the other gateway enforces the client's timeout.
+        // In a bare scope, the calling gateway enforces the client's timeout.
         if self.frame.method() == tasks::RESULT || self.caller.scope.is_bare {
             return MAX_CALL_TIME;
         }
@@ -378,7 +379,7 @@ impl Relay<'_> {
             .ok()
     }
 
-    /// Why there is no longer a connection.
+    /// The failure of a call whose connection was lost and not replaced.
     fn lost(&self) -> Failure {
         let refusal = self.target.server.refusal();
         refusal.map_or(Failure::Call(CallError::SessionExpired), Failure::Refused)
@@ -424,7 +425,7 @@ impl Relay<'_> {
             && self.log_level().is_some();
         let same = std::ptr::eq(frame, self.frame);
         if let Some((span, native)) = &self.target.rename {
-            // A retry has another text, with the name at another position.
+            // A retry is a different frame, with the name at another position.
             let span = if same {
                 Some(span.clone())
             } else {
@@ -531,7 +532,8 @@ impl Relay<'_> {
     ) -> Result<Answer, Failure> {
         let mut retried = false;
         let mut rounds = 0;
-        // URLs that the client opened for a server that waits for this.
+        // Ids of the URL requests that the client accepted. The client is notified when the call that waited for them
+        // has ended.
         let mut opened: Vec<String> = Vec::new();
         loop {
             let by = permit.caller();
@@ -631,8 +633,8 @@ impl Relay<'_> {
                 }
                 // No timeout while the server waits for its client's answer.
                 () = timer.elapsed(), if asked.as_ref().is_none_or(Questions::is_empty) => {
-                    // The same if it waits for an answer in another call of this caller: a request does not say which
-                    // call it belongs to.
+                    // Nor while the server waits for an answer in another call of this caller: a request of the server
+                    // does not say which call it belongs to.
                     let last = self.started + MAX_CALL_TIME;
                     if !self.target.server.asked_now.includes(by) || Instant::now() >= last {
                         return Err(Failure::Timeout(ms(timeout)));

@@ -93,7 +93,7 @@ async fn skills_of(
         for span in skills.into_iter().flat_map(|all| json::elements(text, all)) {
             bytes += span.len();
             if entries.len() >= MAX_SKILLS || bytes > MAX_BYTES {
-                tracing::warn!(server = %server.name(), "skills/list is too long: kept the first {}", entries.len());
+                tracing::warn!(server = %server.name(), "skills/list is too long: only the first {} skills are kept", entries.len());
                 return Ok(entries);
             }
             let mut splice = Splice::new();

@@ -8,7 +8,7 @@ use mcp::{Era, Frame, Kind, RpcError, extensions, json::Splice, tasks};
 
 use crate::{
     call::relay::{Target, relay},
-    clients::tasks::{Kept, Task},
+    client_state::tasks::{Kept, Task},
     exchange::{Answer, Caller, Owner, check_cursor},
     shared::Shared,
     views::{offers::makes_tasks, view::View},
@@ -76,7 +76,7 @@ pub(crate) async fn answer(
     let target = Target {
         server: server.clone(),
         rename: (*task.native != *id).then(|| (span, task.native.to_string())),
-        // The extension routes by it: it is the `Mcp-Name` of these methods.
+        // The tasks extension routes these methods by the task id, which is their `Mcp-Name` header.
         name: Some(task.native.to_string()),
         headers: None,
     };
@@ -94,7 +94,7 @@ pub(crate) async fn answer(
     Ok(Answer::ok(splice.apply(&text)))
 }
 
-/// Answers a request about a task whose result is kept here.
+/// Answers a request about a task whose result this gateway keeps.
 fn of_kept(frame: &Frame, task: &Task, kept: &Kept) -> Result<Answer, RpcError> {
     Ok(match frame.method() {
         tasks::RESULT => Answer::result(frame, &tasks::related(&kept.result, &task.id)),

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     Gateway,
     catalog::ListKind,
-    records::memory::{Remembered, config_digest},
+    records::server_cache::{Remembered, config_digest},
     scope::Scope,
     server::{Server, status::Left},
     shared::Shared,
@@ -31,7 +31,7 @@ const WRITE_WAIT: Duration = Duration::from_secs(10);
 
 /// Why the servers could not be started (start policy `sequential`).
 #[derive(Debug, thiserror::Error)]
-#[error("server `{server}` did not start: {reason}; the servers before it were stopped again")]
+#[error("server `{server}` did not start: {reason}; the servers started before it were stopped")]
 pub struct StartFailed {
     pub server: ServerName,
     pub reason: Arc<str>,

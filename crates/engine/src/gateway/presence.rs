@@ -38,7 +38,7 @@ impl View {
     /// The servers that offer nothing at the moment, in order.
     #[must_use]
     pub fn absent(&self) -> Vec<Absent> {
-        let of = |server: &Arc<Server>| {
+        let absent = |server: &Arc<Server>| {
             let reason = server.absence()?;
             let server_key = server.key().clone();
             let (server, _) = server.label(&self.scope);
@@ -48,7 +48,7 @@ impl View {
                 reason,
             })
         };
-        self.servers.iter().filter_map(of).collect()
+        self.servers.iter().filter_map(absent).collect()
     }
 }
 
@@ -64,21 +64,21 @@ impl Server {
         let _ = tokio::time::timeout(FIRST_START, tried).await;
     }
 
-    /// Why it offers nothing at the moment, if so.
+    /// Why the server offers nothing at the moment. `None` if it offers something, or if a call can wait until it does.
     #[must_use]
     pub fn absence(&self) -> Option<Arc<str>> {
         match self.state() {
             State::Ready(_) => None,
             State::Idle if self.is_doubtful() => Some("it has not been started".into()),
             State::Starting if self.catalog().info.is_none() => Some("it is still starting".into()),
-            // A call finds it, or waits for it.
+            // A call starts the server, or waits for its start.
             State::Idle | State::Starting => None,
             State::Down { reason, .. } => Some(reason),
             State::Stopped => Some("it is stopped".into()),
         }
     }
 
-    /// Returns whether it may not work: it was never reached, or its last start failed.
+    /// Returns whether the server may fail to start: it was never reached, or its last start failed.
     fn is_doubtful(&self) -> bool {
         self.catalog().info.is_none() || self.status().failures > 0
     }

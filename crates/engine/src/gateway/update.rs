@@ -90,7 +90,7 @@ impl Gateway {
             }
         }
         packages.switch(launch, &to.version).await?;
-        tracing::info!(server = %server.key(), package = to.package.name, from = to.package.pinned, to = to.version, "switched to another version of its package");
+        tracing::info!(server = %server.key(), package = to.package.name, from = to.package.pinned, to = to.version, "switched the server to another version of its package");
         let is_used = |server: &&Server| !matches!(server.state(), State::Idle | State::Stopped);
         join_all(
             servers()
@@ -142,7 +142,7 @@ impl Gateway {
 
     /// Starts a version next to the server, in a sandbox without a network, and lists its tools.
     async fn look(&self, server: &Server, version: &str) -> Result<Vec<Item>, Arc<str>> {
-        let spec = beside(&server.spec, version).ok_or("it is not launched here")?;
+        let spec = beside(&server.spec, version).ok_or("Toolwharf does not start this server")?;
         let tried = self.tried(&spec).await;
         tried.map(|tried| tried.tools).map_err(|error| error.reason)
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::{
     Gateway,
     call::relay::{Target, relay, string_at},
-    clients::hub::{Filter, Hub, Listener, Registration},
+    client_state::hub::{Filter, Hub, Listener, Registration},
     exchange::{Answer, Caller},
     gateway::{no_scope, routed},
     server::{Server, State},
@@ -75,7 +75,8 @@ impl Gateway {
                 server.upstream.add_acknowledged(native).await;
                 Answer::result(frame, b"{}")
             }
-            // The server is asked even if another client watches the resource, so that the answer is its own.
+            // The server is asked even if another client watches the resource, so that the client gets the server's own
+            // answer.
             _ => {
                 let answer = relay(&self.shared, caller, frame, target).await;
                 if answer.code.is_none() {
@@ -236,7 +237,7 @@ impl Listening {
     fn listener(&self) -> Arc<Listener> {
         self.registration
             .as_ref()
-            .expect("taken only by drop")
+            .expect("only drop takes the registration")
             .listener()
             .clone()
     }

@@ -1,4 +1,4 @@
-//! Tells gateways that ask which gateways are behind this one (see [`mcp::chain`]).
+//! Answers gateways that ask which other gateways are behind this one (see [`mcp::chain`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Returns whether the request asks for this, as gateways do.
+/// Returns whether the request asks for the chain of gateways. Only gateways ask for it.
 pub(crate) fn is_asked(request: &Frame) -> bool {
     request.meta().is_some_and(|meta| meta.find(KEY).is_some())
 }
@@ -50,7 +50,8 @@ impl Shared {
 pub(crate) const BLOCKED_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 impl Server {
-    /// Notes why the server must not be behind this gateway. The caller then has to close its connection, if any.
+    /// Notes why the server must not be behind this gateway. The caller then has to close the server's connection, if
+    /// any.
     pub(crate) fn block(&self, blocked: Blocked) {
         *self.blocked.lock() = Some(blocked);
     }
@@ -63,7 +64,8 @@ impl Server {
         self.blocked.lock().take()
     }
 
-    /// Checks the gateways that another gateway now reports behind it. Returns `false` if it must be disconnected.
+    /// Checks the gateways that this server, which is a gateway, now reports behind it. Returns `false` if the server
+    /// must be disconnected.
     pub(crate) fn look_behind(
         &self,
         shared: &Shared,

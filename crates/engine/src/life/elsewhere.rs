@@ -24,7 +24,7 @@ pub(crate) const MOVE_WAIT: Duration = Duration::from_secs(10);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Determines which gateway runs it.
+    /// Determines which gateway runs the server.
     pub(crate) async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
         match shared.gate.get() {
             Some(gate) if gate.is_for_one(&self.spec) => gate.enter(&self.spec).await,
@@ -32,7 +32,7 @@ impl Server {
         }
     }
 
-    /// Returns whether this gateway may run it, as far as it knows.
+    /// Returns whether this gateway may run the server, as far as the gateway knows.
     pub(crate) fn may_run(&self, shared: &Shared) -> bool {
         match shared.gate.get() {
             Some(gate) if gate.is_for_one(&self.spec) => self.fence.lock().is_some(),
@@ -45,7 +45,7 @@ impl Server {
         !self.is_personal && self.spec.sharing != Sharing::Session
     }
 
-    /// Runs from connecting to the gateway that runs the server until that connection is lost.
+    /// One life of a server that another gateway runs: from connecting to that gateway until the connection is lost.
     pub(crate) async fn life_elsewhere(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Another gateway runs it, or this one may not at the moment.
+    /// The event for a server that another gateway runs, or that this one may not run at the moment.
     pub(crate) fn elsewhere(&self, why: &str) -> Event {
         self.note_elsewhere();
         self.say(why);
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// No gateway can run it at the moment.
+    /// The event for a server that no gateway can run at the moment.
     pub(crate) fn nowhere(&self, why: String) -> Event {
         self.note(false);
         self.say(why.as_str());
@@ -109,7 +109,7 @@ impl Server {
         self.note(true);
     }
 
-    /// Notes that it does not run here.
+    /// Resets the status of a server that does not run here.
     fn note(&self, elsewhere: bool) {
         *self.fence.lock() = None;
         let mut status = self.known.status();

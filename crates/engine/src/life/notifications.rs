@@ -16,14 +16,14 @@ use tokio::time::Instant;
 
 use crate::{
     catalog::{Catalog, Item, ListKind, fetch_list},
-    records::{memory::Told, pinned::KeptBack, remember::News},
+    records::{pinned::KeptBack, remember::News, server_cache::Told},
     server::{Server, State, connection::Connection},
     shared::Shared,
 };
 
 /// Initial delay before a list that could not be fetched is requested again. It doubles up to three times.
 const FETCH_RETRY_DELAY: Duration = Duration::from_secs(8);
-/// Maximum time for which calls to a restarted server wait until its tools were compared with the approved ones.
+/// Maximum time that calls to a restarted server wait for the comparison of its tools with the approved ones.
 const COMPARISON_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Server {
@@ -49,10 +49,10 @@ impl Server {
 
     /// Fetches the lists of a newly connected server and publishes them.
     ///
-    /// A server whose catalog was known before takes calls under the known names: once its tools were compared with the
-    /// approved ones or, if changed tools are not kept back, immediately. If its tools cannot be fetched within
-    /// [`COMPARISON_TIMEOUT`], it takes calls of the tools as they were approved. A list that cannot be fetched stays as
-    /// it was and is requested again.
+    /// A server whose catalog was known before takes calls under the known names: immediately or, if changed tools are
+    /// kept back, once its tools were compared with the approved ones. If its tools cannot be fetched within
+    /// [`COMPARISON_TIMEOUT`], it takes calls of the tools as they were approved. A list that cannot be fetched stays
+    /// as it was and is requested again.
     async fn take_stock(
         &self,
         shared: &Arc<Shared>,
@@ -181,7 +181,7 @@ impl Server {
 
     /// Compares the tools' definitions with the pinned ones, and saves what is new.
     fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
-        // The successor may have another configuration, and nothing may be approved on its behalf.
+        // This declaration of the server has ended. The next one may have another configuration, so approve nothing.
         if self.over.is_cancelled() {
             return;
         }
@@ -291,7 +291,7 @@ impl Server {
         }
     }
 
-    /// Makes the server take the calls of one session at a time, unless its limit was set by the user. Needed because
+    /// Makes the server take the calls of one session at a time, unless the user set `maxConcurrency`. Needed because
     /// its requests do not say which call they belong to. Returns whether it takes turns.
     fn take_turns(&self, shared: &Arc<Shared>) -> bool {
         // If sessions have separate instances, callers of the shared one have no session that could be asked.

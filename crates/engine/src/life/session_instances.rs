@@ -98,8 +98,9 @@ async fn started(
     }
     let limit = shared.limits().max_session_instances;
     let Some(slot) = server.instances.slot(holder, limit) else {
-        let why =
-            format!("{limit} others have an instance of it already (`max_session_instances`)");
+        let why = format!(
+            "{limit} sessions or users already have an instance of this server (`max_session_instances`)"
+        );
         return Err(down(why.into(), false));
     };
     let whose = server.is_personal.then_some(whose);
@@ -174,7 +175,7 @@ async fn next(ambient: &mut Ambient) -> Option<Event> {
     }
 }
 
-/// Passes messages outside of calls to the session, until either is gone.
+/// Passes messages outside of calls to the session, until the session or the instance ends.
 async fn forward(
     shared: Arc<Shared>,
     server: Arc<Server>,
@@ -197,7 +198,8 @@ async fn forward(
             break;
         };
         match event {
-            // All its requests are for its only session, whatever is in flight.
+            // The instance belongs to one session, so that session's client gets all its requests, whatever is in
+            // flight.
             Event::Request(request) | Event::Unclear(request) => {
                 let asked = session.ask(
                     session.outbox(),
@@ -208,7 +210,7 @@ async fn forward(
                 let questions = Questions::new(shared.running(), &connection);
                 let open = Open::new(&server.asked_now, session.caller());
                 questions.push(request, asked, wait, open);
-                // If dropped, it waits for the response in the background.
+                // A dropped `Questions` waits for the response in the background.
                 drop(questions);
             }
             Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {

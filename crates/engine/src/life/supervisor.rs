@@ -87,9 +87,9 @@ impl Server {
         Rules::of(&self.spec, &shared.fleet().settings)
     }
 
-    /// Waits until the server is wanted. Returns `false` if it is to end.
+    /// Waits until the server is wanted. Returns `false` if the server's task is to end.
     async fn is_wanted(&self, shared: &Shared) -> bool {
-        // Callers subscribe to the state before they read it, so none is missed here.
+        // Callers subscribe to the state before they read it, so no caller is missed here.
         if self.state.receiver_count() > 0 && self.is_now_wanted() {
             return true;
         }
@@ -131,7 +131,7 @@ impl Server {
             waiting: Vec::new(),
             over: false,
         };
-        // Only the first time. A server that was idle continues from its state.
+        // `begin` applies to the first run only. A server that was idle continues from its state.
         let begin = self.begin.get().filter(|_| driver.state.is_new());
         let mut next = match begin {
             _ if self.over.is_cancelled() => driver.shutdown(),
@@ -152,7 +152,7 @@ impl Server {
             let closing = !ending && !driver.is_up();
             next = tokio::select! {
                 biased;
-                // Events of a life come before its end.
+                // The events of a life are handled before its end.
                 Some(event) = told.recv() => event,
                 event = lived(&mut driver.life) => {
                     driver.life = None;
@@ -202,7 +202,7 @@ impl Server {
         };
         self.fence.lock().clone_from(&fence);
         let started = Launched::under(fence);
-        // A stop because of a lost lease was not requested by the loop.
+        // After a lost lease, another gateway may run the server: the stop was not requested by the loop.
         let stopped = || match lost.is_cancelled() {
             true => self.elsewhere(LEASE_LOST),
             false => Event::Stopped,
@@ -246,7 +246,7 @@ impl Server {
         };
         if let Ok(why) = &grace {
             self.say(why.clone());
-            // New calls must not be sent there while the rest is cleaned up.
+            // New calls must not use this connection while the instance is cleaned up.
             let patient = self.rules(&shared).patient;
             let reason = why.clone();
             self.set_state(match patient {
@@ -282,12 +282,13 @@ impl Server {
         Event::Ended { cause, answered }
     }
 
-    /// Sets the reason why it is not up, for callers and operators.
+    /// Sets the reason why the server is not up, for callers and operators.
     pub(crate) fn say(&self, reason: impl Into<Arc<str>>) {
         self.known.status().reason = Some(reason.into());
     }
 
-    /// Handles everything while it is connected. Returns why the connection ended, with secrets removed.
+    /// Runs everything that a connected server needs: its messages, heartbeats, idle time and token renewal. Returns
+    /// why the connection ended, with secrets removed.
     pub(crate) async fn conversation(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -356,7 +357,7 @@ impl Server {
         Event::Ended { cause, answered }
     }
 
-    /// Blocks a gateway that must not be behind this one. Nothing of it is offered.
+    /// Blocks a gateway that must not be behind this one. Clears its catalog.
     fn blocked(&self, blocked: &mcp::chain::Blocked) -> Event {
         self.change(|catalog| *catalog = Catalog::default());
         let why = format!("left out: {blocked}");
@@ -455,7 +456,7 @@ impl Server {
         if let State::Ready(connection) = last {
             connection.close(grace).await;
         }
-        // A connection that was being made or cleaned up when the stop came.
+        // Stops the instance of a connection that was still being made or cleaned up.
         if let Some(process) = self.process() {
             process.stop(grace).await;
         }
@@ -485,7 +486,7 @@ impl Server {
 }
 
 impl Driver<'_> {
-    /// Returns whether it may currently answer calls.
+    /// Returns whether the server may currently answer calls.
     fn is_up(&self) -> bool {
         matches!(
             self.state.phase(),
@@ -507,7 +508,7 @@ impl Driver<'_> {
         Event::Shutdown { grace }
     }
 
-    /// The event that wakes it: a waiting order, or `Wanted`.
+    /// The event that wakes the server: a waiting order, or `Wanted`.
     fn wanted(&mut self) -> Event {
         match self.server.inbox.pop() {
             Some(order) => self.ordered(order),
@@ -524,7 +525,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Gets a decision about the event and carries it out.
+    /// Passes the event to [`step`] and carries out the actions.
     fn take(&mut self, event: Event) {
         let before = self.state.phase();
         let (state, actions) = step(self.state.clone(), event, Instant::now());
@@ -610,7 +611,7 @@ impl Driver<'_> {
 
     fn act(&mut self, action: Action) {
         match action {
-            // Nothing is launched any longer, so this counts as stopped.
+            // After shutdown begins, nothing is launched. This life ends as stopped.
             Action::Launch | Action::Attach if self.shared.closing.is_cancelled() => {
                 self.stop = watch::Sender::new(None);
                 let mut stop = self.stop.subscribe();
@@ -635,7 +636,7 @@ impl Driver<'_> {
             }
             Action::SetTimer { at } => self.timer = Some(at),
             Action::CancelTimer => self.timer = None,
-            // Only the gateway that may run it saves its status.
+            // Only the gateway that may run the server saves its status.
             Action::Save(_) if !self.server.may_run(self.shared) => {}
             Action::Save(word) => {
                 if let Some(id) = self.server.spec.registered_as() {
@@ -650,12 +651,12 @@ impl Driver<'_> {
 
     fn record(&self, note: &Note) {
         let server = self.server.key();
-        // The gateway that runs it records its events.
+        // The gateway that runs the server records its events.
         if self.server.status().elsewhere {
             return tracing::info!(%server, "{note}");
         }
         let mut detail = self.detail(note);
-        // The response to its registration already says so.
+        // The response to the registration already reports this.
         let is_answer = matches!(note, Note::Blocked { .. })
             && self.server.begin.get().is_none()
             && self.server.stats.starts.load(Ordering::Relaxed) <= 1;

@@ -70,7 +70,7 @@ pub(crate) async fn replaceable<'s>(
     paused
 }
 
-/// Remaining validity of its token.
+/// Remaining validity of the connection's token.
 fn left(connection: &Connection) -> Duration {
     let ends_at = connection.issued.as_ref().and_then(|it| it.ends_at);
     let left = ends_at.and_then(|end| end.duration_since(clock::now()).ok());

@@ -23,7 +23,7 @@ use tokio::{
 
 /// Capacity for waiting records, including reserved places for the outcomes of calls in flight.
 const QUEUE_CAPACITY: usize = 32_768;
-/// Records per batch: two for each of as many calls as are usually in flight.
+/// Records per batch: the intents and the outcomes of as many calls as are usually in flight.
 const RECORDS_PER_BATCH: usize = 256;
 /// Outcomes kept while they cannot be written.
 const MAX_LATE_OUTCOMES: usize = 65_536;
@@ -38,7 +38,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 const STOPPING: &str = "the gateway is stopping";
 const TOO_MANY: &str = "too many records are waiting to be written";
-const NOT_MADE: &str = "its record was not confirmed in time, so it was not made";
+const NOT_MADE: &str = "its record was not confirmed in time, so the call was not made";
 /// Limit of a recorded error text.
 const MAX_ERROR_BYTES: usize = 2_000;
 
@@ -57,7 +57,7 @@ pub(crate) struct Audit {
 
 /// An entry for the writer thread.
 struct Entry {
-    /// `None`: the end.
+    /// `None` ends the writer.
     write: Option<CallWrite>,
     done: Option<Done>,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Record {
     bodies: AuditBodies,
 }
 
-/// A call whose intent was given to the writer, and whose outcome was not yet. If dropped, the call counts as
+/// A call whose intent was handed to the writer, but whose outcome was not yet. If dropped, the call counts as
 /// cancelled.
 struct Pending {
     /// The reserved place of the outcome in the queue. `None` once it is used or not needed.
@@ -165,7 +165,7 @@ impl Audit {
         };
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(Ok(()))) => Ok(pending),
-            // The writer has it and closes it if in doubt.
+            // The writer keeps an intent whose write is in doubt, and closes it later.
             Ok(Ok(Err(why))) => {
                 pending.place = None;
                 Err(why)
@@ -199,7 +199,7 @@ impl Audit {
         match write {
             CallWrite::Intent(call) => {
                 let mut pending = self.intend(call).await?;
-                // Its outcome arrives separately.
+                // The caller records the outcome in a separate call.
                 pending.place = None;
                 Ok(())
             }
@@ -317,7 +317,7 @@ async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
     let mut batch = Vec::with_capacity(RECORDS_PER_BATCH);
     let mut ending = None;
     while ending.is_none() {
-        let came = if book.is_clear() {
+        let received = if book.is_clear() {
             queue.recv_many(&mut batch, RECORDS_PER_BATCH).await
         } else {
             // Waiting callers go first. Late records are retried along with them.
@@ -325,7 +325,7 @@ async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
                 .await
                 .unwrap_or(usize::MAX)
         };
-        if came == 0 {
+        if received == 0 {
             break;
         }
         let mut writes = Vec::with_capacity(batch.len());

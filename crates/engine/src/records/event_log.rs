@@ -57,7 +57,7 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// Returns the chronicle and its task, which the caller has to run.
+    /// Returns the event log and its task, which the caller has to run.
     pub(crate) fn new(store: Store) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (writes, queue) = mpsc::channel(MAX_QUEUED_WRITES);
         let event_log = Self {
@@ -157,7 +157,7 @@ async fn write_all(store: Store, mut queue: mpsc::Receiver<Write>) {
 async fn retry(store: &Store, open: &mut BTreeMap<String, &'static str>) {
     let mut left = BTreeMap::new();
     for (id, word) in std::mem::take(open) {
-        match store.workspace_set_status(&id, word).await {
+        match store.registration_set_status(&id, word).await {
             Ok(_) | Err(store::Error::NotFound { .. }) => {}
             Err(error) => {
                 tracing::warn!(

@@ -1,8 +1,8 @@
 //! The pinned definitions of one configured server, and which of its tools are kept back because of them.
 //!
 //! There are three writers: the server's task, which sees what is listed; a person who approves a definition; and the
-//! task that saves definitions, which learns that it cannot or that the database has different ones. Deliberately
-//! absent: where pins are stored.
+//! task that saves definitions, which learns that a write failed or that the database has a different definition.
+//! Deliberately absent: where pins are stored.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use model::{NativeName, Pinning};
 use crate::{
     catalog::Item,
     records::{
-        memory::Told,
         remember::{self, News, Pins, Seen},
+        server_cache::Told,
     },
 };
 
@@ -105,7 +105,7 @@ impl Pinned {
                             continue;
                         };
                         any |= pin.unkept.take().is_some();
-                        // It was approved at another gateway.
+                        // Another gateway has approved this definition.
                         if pin.pending.as_ref() == Some(&seen.digest)
                             && rows.iter().any(|row| {
                                 row.tool == seen.tool.as_str() && row.digest == *seen.digest
@@ -115,7 +115,7 @@ impl Pinned {
                             pin.digest = seen.digest.clone();
                             any = true;
                         }
-                        // It was unknown here, but the database has a different definition of it.
+                        // The tool was unknown to this gateway, but the database has a different definition of it.
                         let is_new = seen.news == News::Tool && pin.digest == seen.digest;
                         let row = rows.iter().find(|row| row.tool == seen.tool.as_str());
                         if let Some(row) = row.filter(|row| {
@@ -216,7 +216,7 @@ mod tests {
             unkept: None,
         };
         assert_eq!(fresh.pins()["a"], expected);
-        // An approval is final.
+        // An approved tool is no longer kept back.
         assert!(fresh.approve(&[(NativeName::new("a"), seen[0].digest.clone())]));
         assert_eq!(fresh.keeps_back("a"), None);
     }

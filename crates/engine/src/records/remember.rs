@@ -107,8 +107,8 @@ pub struct Seen {
 pub enum News {
     /// The tool is new.
     Tool,
-    /// It equals the approved definition, which was listed under another configuration or is listed again after a
-    /// change.
+    /// It equals the approved definition. The configuration has changed since that was listed, or another definition
+    /// was listed in between.
     Same,
     /// It differs, but so does the server's configuration: it counts as approved.
     Configured,
@@ -141,7 +141,7 @@ pub fn compare(
         };
         let news = match pins.get_mut(&tool) {
             None if item.native.len() > store::MAX_KEY => {
-                let why = format!("its name is longer than {} bytes", store::MAX_KEY);
+                let why = format!("the tool's name is longer than {} bytes", store::MAX_KEY);
                 let unkept = Some(why.into());
                 pins.insert(tool, Pin { unkept, ..fresh() });
                 continue;
@@ -155,7 +155,7 @@ pub fn compare(
                 continue;
             }
             Some(pin) if pin.digest == digest => {
-                // Back to the approved definition, so nothing awaits approval.
+                // The server lists the approved definition again, so nothing awaits approval.
                 if pin.pending.take().is_none() && pin.config == *config {
                     continue;
                 }

@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// Names the caller in the request, if the other side needs to know.
+    /// Names the caller in a request that goes to another gateway of the installation.
     pub(crate) fn name_caller(&self, outgoing: &mut Outgoing<'_>, caller: &Caller) {
         if self.is_elsewhere
             && let Ok(principal) = HeaderValue::from_str(&caller.principal)

@@ -23,7 +23,7 @@ pub trait Gate: Send + Sync {
     /// Why this is unknown, or why no gateway runs it. The text may be shown to callers.
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>>;
 
-    /// Releases the server, so that other gateways may run it. Nothing of it is left here.
+    /// Releases the server, so that other gateways may run it. The server must have no instance here any more.
     fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()>;
 }
 
@@ -32,7 +32,7 @@ pub enum Runs {
     /// This one.
     Here(Held),
     RemoteReplica(RemoteReplica),
-    /// No gateway can, for this reason, which may be shown to callers.
+    /// No gateway can run it. Contains the reason, which may be shown to callers.
     Nowhere(String),
 }
 
@@ -45,7 +45,7 @@ pub struct Held {
     pub fence: Option<Fence>,
 }
 
-/// The gateway that runs a server, addressed as a server of version 2026-07-28.
+/// Another gateway that runs a server. It is addressed like a server of version 2026-07-28.
 #[derive(Clone)]
 pub struct RemoteReplica {
     /// States that another gateway runs it, and which one. May be shown to callers.

@@ -50,8 +50,8 @@ pub trait Connect: Send + Sync {
     /// of the sign-in of `whose` (`None`: of the shared one). The error's reason contains no secret of `spec`.
     ///
     /// # Cancel safety
-    /// If this is dropped before it completes, the started instance is stopped. A caller that has to know when takes it
-    /// from `launched`.
+    /// If this is dropped before it completes, the started instance is stopped. A caller that has to wait for the end
+    /// of the instance finds it in `launched`.
     fn connect<'a>(
         &'a self,
         spec: &'a ServerSpec,
@@ -121,7 +121,7 @@ struct Started {
 struct Printed(Arc<OnceLock<String>>);
 
 impl Printed {
-    /// Also writes such lines to the instance's log.
+    /// The handler of such lines. It also writes them to the instance's log.
     fn of(&self, handle: &Handle) -> Stray {
         let (first, note) = (self.0.clone(), handle.note());
         Box::new(move |line| {
@@ -165,9 +165,10 @@ pub struct StartError {
 /// An obstacle to starting a server, other than a fault of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
-    /// Its spec lacks something, such as a secret. Fixing that declares the server again.
+    /// Its spec lacks something, such as a secret. Fixing the spec declares the server again.
     Description,
-    /// The host lacks something or has the wrong one: a command, an image, a limit that it can enforce.
+    /// The host lacks something that the server needs, or has the wrong one: a command, an image, a limit that it can
+    /// enforce.
     Host,
     /// A port is in use. It may be free soon.
     Port,
@@ -176,7 +177,7 @@ pub enum Hindrance {
 }
 
 impl Hindrance {
-    /// When to check again.
+    /// Delay before the next check whether the obstacle is gone. `None`: no check.
     pub(crate) fn again(self) -> Option<Duration> {
         match self {
             Self::Description | Self::Login => None,
@@ -487,7 +488,7 @@ impl Launcher {
             Err(error) => error,
         };
         let blocked = blocked(&failure);
-        // Most failures are an exit. Allow it to be noticed, since the exit code says more than "closed".
+        // Most failures are exits. Wait for the exit to be noticed, since its code says more than "closed".
         let exit = match &blocked {
             Some(_) => None,
             None => tokio::time::timeout(Duration::from_millis(500), handle.exited())
@@ -505,7 +506,7 @@ impl Launcher {
             None => format!("{failure}{printed}{unseen}"),
         };
         handle.stop(self.stop_grace).await;
-        // Complete only now.
+        // The stderr is complete only after the stop.
         let stderr = handle.stderr_tail();
         let kind = match failure {
             ConnectError::NotLegacy(_) => ConnectErrorKind::NotLegacy,
@@ -559,7 +560,7 @@ impl Launcher {
             },
             None => Target::Http {
                 url: url(launch, &instance.ports)
-                    .ok_or_else(|| StartError::new("its port is not reachable"))?,
+                    .ok_or_else(|| StartError::new("the server's port is not reachable"))?,
                 headers: Vec::new(),
             },
         };
@@ -627,7 +628,7 @@ pub(crate) fn sandbox_id() -> String {
     format!("look-{}", hex::encode(random))
 }
 
-/// The server with a separate sandbox, so that stopping one does not stop the other.
+/// A copy of the spec with a separate sandbox, so that stopping one instance does not stop the other.
 pub(crate) fn apart(spec: &ServerSpec) -> ServerSpec {
     let mut spec = spec.clone();
     if let Origin::Launch(launch) = &mut spec.origin

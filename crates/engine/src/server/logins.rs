@@ -33,7 +33,7 @@ pub trait Logins: Send + Sync {
     /// Returns whether each caller of the server signs in separately.
     fn is_personal(&self, spec: &ServerSpec) -> bool;
 
-    /// A link to sign in with, if the caller may. It works once, and only in the caller's own browser.
+    /// A link to sign in with, if the caller may sign in. It works once, and only in the caller's own browser.
     fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String>;
 
     /// Waits for a sign-in that the caller can use.

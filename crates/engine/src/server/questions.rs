@@ -165,7 +165,7 @@ pub(crate) async fn settled(
 pub(crate) async fn answered(asked: Asked, wait: Duration) -> Result<Frame, RpcError> {
     match tokio::time::timeout(wait, asked.answer()).await {
         Ok(Some(frame)) => Ok(frame),
-        Ok(None) => Err(RpcError::internal("the client is gone")),
+        Ok(None) => Err(RpcError::internal("the client has disconnected")),
         Err(_) => Err(RpcError::internal(format!(
             "the client did not answer within {} s",
             wait.as_secs()
@@ -179,7 +179,7 @@ pub(crate) struct Ask {
     pub(crate) request: Frame,
 }
 
-/// The questions of a call on hold. Those that are left when it is dropped are refused.
+/// The questions of a call on hold. On drop, the remaining questions are refused.
 pub(crate) struct Asks {
     client: Client,
     open: Vec<Ask>,
@@ -203,7 +203,7 @@ impl Asks {
         self.open.is_empty()
     }
 
-    /// Takes out one that has been answered, if any.
+    /// Removes and returns a question for which `is_answered` returns true.
     pub(crate) fn take_if(&mut self, is_answered: impl Fn(&Ask) -> bool) -> Option<Ask> {
         let at = self.open.iter().position(is_answered)?;
         Some(self.open.remove(at))

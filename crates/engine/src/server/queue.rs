@@ -1,8 +1,8 @@
 //! The call queue of one server, first come, first served. The numbers of calls in flight and of waiting calls are
 //! limited.
 //!
-//! A queue can be switched to *turns*: then only calls of one caller are in flight at a time. The order is kept even
-//! so: a later call waits, even if its caller has the turn, so that no caller starves.
+//! A queue can be switched to *turns*: then only calls of one caller are in flight at a time. The order stays first
+//! come, first served: a later call waits, even if its caller has the turn, so that no caller starves.
 //!
 //! Calls of one session are sent in the order of their places, as over a pipe. While a call is being recorded, the next
 //! one does not overtake it.
@@ -78,7 +78,7 @@ pub(crate) enum Sending {
     Anytime,
     /// Immediately, but after earlier calls of its session.
     InOrder,
-    /// After something that takes a while, and in order.
+    /// After work that takes a while, such as writing the call's record, and in the order of the session.
     Later,
 }
 
@@ -87,12 +87,12 @@ pub(crate) struct Permit {
     /// `None`: it does not count as in flight.
     places: Option<Arc<Places>>,
     caller: CallerId,
-    /// Its number in `unsent`, if it is there.
+    /// The call's number in `unsent`, if it is in that list.
     unsent: Option<u64>,
 }
 
 impl Permit {
-    /// For a call that waits at the server without keeping it busy.
+    /// A permit for a call that only waits at the server, without keeping it busy.
     pub(crate) fn beside(caller: CallerId) -> Self {
         Self {
             places: None,
@@ -209,7 +209,7 @@ impl Queue {
         !std::mem::replace(&mut line.takes_turns, true)
     }
 
-    /// Takes a place in flight, or in line for one. Dropping the place gives it up.
+    /// Takes a place among the calls in flight, or in the line for one. Dropping the place gives it up.
     ///
     /// # Errors
     /// The number of calls in line, if that is the maximum.
@@ -400,7 +400,7 @@ mod tests {
         let first = queue.turn(line_up(), deadline).await;
         let second = queue.turn(line_up(), deadline).await;
         let waits = line_up();
-        // It has a place now but has not learned of it when another call gets one immediately.
+        // `waits` has a place now but has not learned of it when another call gets one immediately.
         drop((first, second));
         let late = queue.turn(line_up(), deadline).await.expect("a place");
         let mut sends = Box::pin(late.in_order());
@@ -507,7 +507,7 @@ mod tests {
         second.sent();
         third.in_order().await;
         drop((first, second, third, other));
-        // With no call before it, it does not wait.
+        // Without an earlier call, a call does not wait.
         assert!(enter(one, Sending::InOrder).await.unsent.is_none());
         assert!(queue.places.line.lock().unsent.is_empty());
         drop(anytime);

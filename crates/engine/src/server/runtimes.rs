@@ -30,7 +30,7 @@ const PROBE_TTL: (Duration, Duration) = (Duration::from_secs(300), Duration::fro
 /// Deadline of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The runtimes of this product.
+/// The runtimes that this gateway can use.
 pub struct Runtimes {
     /// Runs servers on the host itself.
     host: Arc<dyn Runtime>,
@@ -78,10 +78,10 @@ fn not_allowed(providers: &[Provider]) -> String {
     let names: Vec<String> = providers.iter().map(|one| format!("`{one}`")).collect();
     match names.as_slice() {
         [name] => format!(
-            "provider {name} is not used here: the settings do not allow it: see `[hosting] providers`"
+            "provider {name} is not used here: `[hosting] providers` in the settings does not list it"
         ),
         names => format!(
-            "providers {} are not used here: the settings do not allow them: see `[hosting] providers`",
+            "providers {} are not used here: `[hosting] providers` in the settings does not list them",
             names.join(", ")
         ),
     }
@@ -144,10 +144,8 @@ impl Runtimes {
         }
         if !self.all.contains_key(&provider) {
             let remedy = match provider {
-                Provider::E2b => ": it needs a key, `[hosting] e2b_api_key`",
-                Provider::Kubernetes => {
-                    ": it needs a Toolwharf that was built with `--features kubernetes`"
-                }
+                Provider::E2b => ": set `[hosting] e2b_api_key`",
+                Provider::Kubernetes => ": build Toolwharf with `--features kubernetes`",
                 _ => "",
             };
             return Some(format!("provider `{provider}` is not set up here{remedy}"));
@@ -207,8 +205,8 @@ impl Runtimes {
                 Ok(what) => {
                     let asked = match sandbox.provider {
                         Some(_) => "asked for",
-                        None if tried.is_empty() => "the strongest there is",
-                        None => "the strongest that works here",
+                        None if tried.is_empty() => "the strongest provider",
+                        None => "the strongest provider that works here",
                     };
                     let mut why = format!("{asked}: {what}");
                     if !tried.is_empty() {
@@ -227,7 +225,7 @@ impl Runtimes {
             }
         }
         let why = match tried.is_empty() {
-            true => "nothing here can run it".to_owned(),
+            true => "no provider can run this kind of server".to_owned(),
             false => self.together(tried),
         };
         Err(NoRuntime { why, is_lasting })

@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use crate::server::connection::Connection;
 
-/// The owner of such an instance.
+/// The owner of a separate instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {
     Session(SessionId),

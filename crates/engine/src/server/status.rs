@@ -13,7 +13,7 @@ use lifecycle::{Last, Phase};
 #[derive(Clone, Debug)]
 pub struct Status {
     pub phase: Phase,
-    /// Why it is not up, if it was or should be.
+    /// Why the server is not up, if it was or should be.
     pub reason: Option<Arc<str>>,
     pub since: SystemTime,
     /// When the running instance became ready.
@@ -24,14 +24,14 @@ pub struct Status {
     /// Consecutive failed starts.
     pub failures: u32,
     pub last_crash: Option<Crash>,
-    /// Of the running instance, or of the last one.
+    /// The placement of the running instance, or of the last one.
     pub placement: Option<Arc<Placement>>,
     pub warnings: u64,
     /// The part of its registration that made the last start impossible.
     pub refused: Option<Refused>,
     /// True if it is not up because a user has to sign in first.
     pub needs_login: bool,
-    /// True if another gateway runs it, or this one may not at the moment.
+    /// True if another gateway runs the server, or this gateway may not run it at the moment.
     pub elsewhere: bool,
     /// Until when callers wait for another gateway to take it over.
     pub(crate) moves_until: Option<Instant>,

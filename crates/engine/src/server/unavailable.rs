@@ -17,10 +17,10 @@ pub enum Unavailable {
         needs_login: bool,
     },
     #[error(
-        "server `{server}` is busy: {waiting} calls wait already (raise `maxConcurrency` or try again)"
+        "server `{server}` is busy: {waiting} calls are already waiting (raise `maxConcurrency` or try again)"
     )]
     Busy { server: ServerName, waiting: usize },
-    #[error("server `{server}` had no place for the call within {ms} ms: {}", in_the_way(*.in_flight, *.asked, *.turns))]
+    #[error("server `{server}` could not take the call within {ms} ms: {}", in_the_way(*.in_flight, *.asked, *.turns))]
     Queued {
         server: ServerName,
         ms: u64,
@@ -51,7 +51,7 @@ fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
         count => format!(", and {count} questions of the server wait for their clients' answers"),
     };
     let why = if turns {
-        "it gets the calls of one session at a time, because it asks clients in mid-call"
+        "it gets the calls of one session at a time, because it sends requests to clients during calls"
     } else {
         "raise `maxConcurrency` or try again"
     };

@@ -55,8 +55,8 @@ impl Fleet {
 
     /// Registered servers, of all projects and of none.
     pub fn registered(&self) -> impl Iterator<Item = &Arc<Server>> {
-        let is = |server: &&Arc<Server>| server.spec.declared == Declared::Registered;
-        self.all().filter(is)
+        let is_registered = |server: &&Arc<Server>| server.spec.declared == Declared::Registered;
+        self.all().filter(is_registered)
     }
 
     /// Servers of a project. `None`: servers without a project.
@@ -99,8 +99,8 @@ impl Fleet {
     /// The server that was registered with this id.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
-        let is = |server: &&Arc<Server>| server.spec.registered_as() == Some(id);
-        self.registered().find(is)
+        let has_id = |server: &&Arc<Server>| server.spec.registered_as() == Some(id);
+        self.registered().find(has_id)
     }
 
     /// Returns whether the project exists.

@@ -20,7 +20,7 @@ pub(crate) fn named(
         let is_kept_back = |entry: &mut Entry| entry.kept_back.is_some();
         unnamed = entries.extract_if(.., is_kept_back).collect();
     }
-    // All servers, even those that offer nothing now: a name must not move when a server comes or goes.
+    // All servers, even those that offer nothing now: a name must not change when a server comes or goes.
     let mut input: Vec<(ServerName, Vec<NativeName>)> = Vec::with_capacity(servers.len());
     let mut places: HashMap<ServerName, usize> = HashMap::with_capacity(servers.len());
     for server in servers {
@@ -38,7 +38,7 @@ pub(crate) fn named(
         by_key.entry((server, name)).or_insert(entry);
     }
     let assignment = naming::assign(&input, policy).unwrap_or_else(|clashes| {
-        // The view must not fail because of a clash. It is logged, and both remain reachable.
+        // The view must not fail because of a clash. The clash is logged, and both items remain reachable.
         tracing::error!(
             "{}: {clashes}; they are offered with their server's name as a prefix",
             kind.key()

@@ -71,7 +71,7 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
         return "{}".into();
     };
     let mut splice = Splice::new();
-    // The gateway enables and disables tools, whatever the server declares.
+    // Lists can change even if the server does not declare it, since the gateway enables and disables tools.
     for capability in ["tools", "prompts", "resources"] {
         let Some(own) = object.object(capability) else {
             continue;

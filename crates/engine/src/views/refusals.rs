@@ -24,7 +24,7 @@ pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
     let hint = match names.as_slice() {
         [] => String::new(),
         names => format!(
-            ": several servers have one of that name, call {}",
+            ": several servers have a {what} of that name, call {}",
             names.join(" or ")
         ),
     };

@@ -65,14 +65,14 @@ pub struct View {
     kept: Vec<Entry>,
     /// Exposed names of the tools with a view (MCP Apps), if several servers have such tools.
     with_views: HashSet<Arc<str>>,
-    /// By list and era.
+    /// The rendered lists, by list and era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
     /// By list: whether clients may have it from an earlier snapshot with the same list.
     inherited: [AtomicBool; 4],
     settled: bool,
     /// Names of the servers whose remembered catalog is used, as a JSON array, if there are any.
     stale: Option<String>,
-    /// True if a server in it is still idle. A request for a list starts it.
+    /// True if a server of this view is still idle. A request for a list starts such a server.
     sleeps: bool,
     /// Disabled tools of the server of a single view, for everyone or for the project.
     off: BTreeSet<NativeName>,
@@ -240,7 +240,8 @@ impl View {
         }
     }
 
-    /// Returns whether `now` has the same list. A list that clients got marked as stale differs from the fresh one.
+    /// Returns whether `now` has the same list. A list that clients received as stale counts as different from the
+    /// fresh one.
     pub(crate) fn has_same(&self, now: &Self, kind: ListKind) -> bool {
         let (before, after) = (&self.entries[kind as usize], &now.entries[kind as usize]);
         let told = self.knows(kind);
@@ -269,8 +270,8 @@ impl View {
         slot.get_or_init(|| self.render(kind, era, |_| true))
     }
 
-    /// [`View::list`] of tools for a session with separate instances. Of their servers, it contains only the tools that
-    /// these instances list.
+    /// Like [`View::list`] for tools, for a session with separate instances. For servers that have such an instance,
+    /// the list contains only the tools that the instance lists.
     pub(crate) fn own_tools(&self, era: Era, own: &[(Arc<Server>, Names)]) -> Bytes {
         self.render(ListKind::Tools, era, |entry| {
             let mut own = own.iter();
@@ -642,7 +643,7 @@ impl View {
 
     /// The server of a resource URI, and the native URI there.
     ///
-    /// A merged view also accepts native URIs, if only one server comes into question.
+    /// A merged view also accepts native URIs, if only one server can have the resource.
     ///
     /// # Errors
     /// The error code of the era for a missing resource.
@@ -739,7 +740,7 @@ fn awaited<'s>(servers: &'s [Arc<Server>], scope: &Scope) -> impl Iterator<Item 
         .filter(move |server| !too_many || !is_owned(server))
 }
 
-/// Names of servers with a remembered catalog, as a JSON array.
+/// Names of disconnected servers whose cached catalog is served, as a JSON array.
 fn stale(servers: &[Arc<Server>], scope: &Scope) -> Option<String> {
     let names: Vec<String> = servers
         .iter()

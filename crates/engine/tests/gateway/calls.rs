@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use model::{Declared, ServerSpec};
+use model::ServerSpec;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -21,26 +21,19 @@ fn numbers(held: &[Value]) -> Vec<u64> {
         .collect()
 }
 
-/// The caller gets an error when the time is up, and the late response is dropped.
+/// The caller gets an error after the timeout, and the late response is dropped.
 #[tokio::test(start_paused = true)]
 async fn h06_a_late_answer_is_nobodys() {
     for spec in [stdio("one"), hosted("one", |_| {})] {
         for era in ERAS {
-            let world = World::new();
-            let one = world.scripted("one");
-            one.script(|script| script.era = era);
-            match spec.declared {
-                Declared::Registered => world.host([spec.clone()]),
-                _ => world.configure(std::slice::from_ref(&spec)),
-            }
-            world.up(&["one"]).await;
+            let (world, one) = World::running(spec.clone(), |script| script.era = era).await;
             for era in ERAS {
                 let client = world.client(era).await;
                 let began = Instant::now();
                 let reply = client.tool("hold", json!({ "n": 1 })).await;
                 assert_eq!(began.elapsed(), ServerSpec::DEFAULT_CALL_TIMEOUT);
                 assert_eq!(reply.reason(), "timeout");
-                assert!(reply.message().contains("`hold`"), "{}", reply.raw);
+                reply.says("`hold`");
                 // The server is notified of the timeout. It responds even so, while the next call is waiting.
                 quiet().await;
                 assert!(one.held().is_empty());
@@ -58,15 +51,13 @@ async fn h06_a_late_answer_is_nobodys() {
 /// The timeout of the server's entry applies, and the error names it.
 #[tokio::test(start_paused = true)]
 async fn h06_the_time_is_the_servers_own() {
-    let world = World::new();
     let mut spec = stdio("one");
     spec.call_timeout = Duration::from_secs(5);
-    world.configure(&[spec]);
-    world.up(&["one"]).await;
+    let (world, _) = World::running(spec, |_| {}).await;
     let began = Instant::now();
     let reply = world.legacy().await.tool("hold", json!({})).await;
     assert_eq!(began.elapsed(), Duration::from_secs(5));
-    assert!(reply.message().contains("5000 ms"), "{}", reply.raw);
+    reply.says("5000 ms");
 }
 
 /// A bridged server gets one call at a time, and the rest wait in line. If the line is full, calls are refused
@@ -100,10 +91,7 @@ async fn h07_a_hosted_server_has_one_call_in_flight_and_a_bounded_line() {
 /// A call that waits in line for too long is never sent.
 #[tokio::test(start_paused = true)]
 async fn h07_time_in_line_counts() {
-    let world = World::new();
-    let one = world.scripted("one");
-    world.host([hosted("one", |_| {})]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(hosted("one", |_| {}), |_| {}).await;
     let client = world.legacy().await;
     let first = client.begin_tool("hold", json!({ "n": 0 }));
     quiet().await;
@@ -115,7 +103,7 @@ async fn h07_time_in_line_counts() {
     let third = client.begin_tool("hold", json!({ "n": 2 }));
     let (second, third) = tokio::join!(second.reply(), third.reply());
     assert_eq!(second.reason(), "timeout");
-    // It arrived after the second call was sent, and has the rest of its own time.
+    // The third call arrived after the second was sent, and has what is left of its own timeout.
     assert_eq!(third.reason(), "timeout");
     assert_eq!(one.heard("tools/call").len(), 3);
 }
@@ -123,11 +111,8 @@ async fn h07_time_in_line_counts() {
 #[tokio::test(start_paused = true)]
 async fn g14_a_limit_holds_and_the_rest_is_in_order() {
     for era in ERAS {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| script.era = era);
-        world.configure(&[limited(stdio("one"), 3)]);
-        world.up(&["one"]).await;
+        let (world, one) =
+            World::running(limited(stdio("one"), 3), |script| script.era = era).await;
         for era in ERAS {
             let client = world.client(era).await;
             let calls: Vec<_> = (0..12)
@@ -149,10 +134,7 @@ async fn g14_a_limit_holds_and_the_rest_is_in_order() {
 /// Clients use the same request ids. The server sees each id once.
 #[tokio::test(start_paused = true)]
 async fn a02_a_thousand_calls_with_colliding_ids() {
-    let world = World::new();
-    let one = world.scripted("one");
-    world.configure(&[limited(stdio("one"), 1000)]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(limited(stdio("one"), 1000), |_| {}).await;
     let mut calls = Vec::new();
     for number in 0..10 {
         let client = world.client(ERAS[number % 2]).await;
@@ -179,10 +161,7 @@ async fn a02_a_thousand_calls_with_colliding_ids() {
 /// A request id that is in use in the same session is refused. The request in flight continues.
 #[tokio::test(start_paused = true)]
 async fn a02_an_id_in_use_is_refused() {
-    let world = World::new();
-    let one = world.scripted("one");
-    world.configure(&[stdio("one")]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |_| {}).await;
     let client = world.legacy().await;
     let params = json!({ "name": "hold", "arguments": {} });
     let first = client.begin_as(7, "tools/call", params.clone());
@@ -193,7 +172,7 @@ async fn a02_an_id_in_use_is_refused() {
     first.reply().await.result();
 }
 
-/// A cancelled call leaves nothing behind.
+/// Cancels the call, and checks that nothing of it is left.
 async fn cancelled(world: &World, client: &Client, pending: crate::support::client::Pending) {
     if let Some(pending) = client.cancel(pending) {
         assert_eq!(pending.reply().await.frame, Value::Null);
@@ -205,10 +184,7 @@ async fn cancelled(world: &World, client: &Client, pending: crate::support::clie
 #[tokio::test(start_paused = true)]
 async fn g15_a_call_in_line_is_cancelled() {
     for era in ERAS {
-        let world = World::new();
-        let one = world.scripted("one");
-        world.host([hosted("one", |_| {})]);
-        world.up(&["one"]).await;
+        let (world, one) = World::running(hosted("one", |_| {}), |_| {}).await;
         let client = world.client(era).await;
         let first = client.begin_tool("hold", json!({ "n": 0 }));
         quiet().await;
@@ -232,7 +208,7 @@ fn heard(world: &World) -> Vec<Value> {
     arguments.cloned().collect()
 }
 
-/// During the first start, when the catalog is unknown, and during a later one.
+/// The call is cancelled during the server's first start, when its catalog is unknown, and during a later start.
 #[tokio::test(start_paused = true)]
 async fn g15_a_call_is_cancelled_while_its_server_starts() {
     for era in ERAS {
@@ -262,11 +238,8 @@ async fn g15_a_call_is_cancelled_while_its_server_starts() {
 #[tokio::test(start_paused = true)]
 async fn g15_a_call_in_flight_is_cancelled_at_its_server() {
     for server in ERAS {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| script.era = server);
-        world.configure(&[limited(stdio("one"), 1)]);
-        world.up(&["one"]).await;
+        let (world, one) =
+            World::running(limited(stdio("one"), 1), |script| script.era = server).await;
         for (times, era) in ERAS.into_iter().enumerate() {
             let client = world.client(era).await;
             let call = client.begin_tool("hold", json!({ "n": 0 }));
@@ -276,7 +249,7 @@ async fn g15_a_call_in_flight_is_cancelled_at_its_server() {
             let told = one.cancelled();
             assert_eq!(told.len(), times + 1);
             assert_eq!(told[times]["params"]["name"], "hold");
-            // The place is free again.
+            // The call's place in the queue is free again.
             assert_eq!(world.server("one").load(), (0, 0));
             assert_eq!(client.tool("echo", json!({ "n": 1 })).await.json()["n"], 1);
         }
@@ -286,10 +259,7 @@ async fn g15_a_call_in_flight_is_cancelled_at_its_server() {
 /// When a session ends, its calls are cancelled.
 #[tokio::test(start_paused = true)]
 async fn g15_calls_end_with_their_session() {
-    let world = World::new();
-    let one = world.scripted("one");
-    world.configure(&[stdio("one")]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |_| {}).await;
     let client = world.legacy().await;
     let calls = [1, 2, 3].map(|n| client.begin_tool("hold", json!({ "n": n })));
     quiet().await;

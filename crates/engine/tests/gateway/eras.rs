@@ -11,7 +11,7 @@ use crate::support::{
     stdio,
 };
 
-/// Every pair of a client and a single server that offers everything.
+/// A world for every pair of eras: a client, and a single server that offers everything.
 async fn pairs() -> Vec<(World, Client, Scripted, [Era; 2])> {
     let mut pairs = Vec::new();
     for server in ERAS {
@@ -164,12 +164,12 @@ async fn g15_a_question_that_could_be_anybodys() {
     assert_eq!(asking.reply().await.json(), answer("elicitation/create"));
 }
 
-/// A call does not time out while its client is thinking. If the client goes away, the server is notified.
+/// A call does not time out while its client is thinking. If the client disconnects, the server is notified.
 #[tokio::test(start_paused = true)]
 async fn g15_a_question_that_its_client_thinks_over() {
     for (world, client, one, eras) in pairs().await {
         if eras[0] == Era::Modern {
-            // The client got the request in the response, and has time until it returns.
+            // The client gets the server's request in the response, and may take its time before it calls again.
             let call = client.begin_tool("ask", json!({}));
             let asked = call.reply().await;
             assert_eq!(asked.result()["resultType"], "input_required");
@@ -195,7 +195,7 @@ async fn g15_a_question_that_its_client_thinks_over() {
         let call = client.cancel(call).expect("it is told of");
         assert!(call.reply().await.frame.is_null());
         quiet().await;
-        // A modern server has answered its call and does not wait.
+        // A modern server has already answered the call, so it is not notified.
         let told = usize::from(eras[1] == Era::Legacy);
         assert_eq!(one.cancelled().len(), told, "{eras:?}");
         assert_eq!(world.server("one").load(), (0, 0));
@@ -219,7 +219,7 @@ async fn g15_subscriptions_to_resources() {
         let told = client.notifications(UPDATED);
         assert_eq!(told.len(), 1, "{eras:?}: {told:?}");
         assert_eq!(told[0]["params"]["uri"], uris[0], "{eras:?}");
-        // The subscription is repeated at a new instance of the server.
+        // A new instance of the server gets the subscription again.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         one.exit(1);
         crate::support::until("another instance is asked", || match eras[1] {
@@ -234,7 +234,7 @@ async fn g15_subscriptions_to_resources() {
     }
 }
 
-/// A method that the era does not have is a clear error.
+/// A method that does not exist in the client's era gives a clear error.
 #[tokio::test(start_paused = true)]
 async fn g15_methods_of_the_other_era_are_unknown() {
     for (_world, client, one, eras) in pairs().await {

@@ -11,26 +11,11 @@ use crate::support::{
     ERAS, World, hosted, owned, quiet, renewed, server_name, stdio, takes, until, url,
 };
 
-async fn world(spec: ServerSpec) -> World {
-    let world = World::new();
-    put(&world, spec);
-    world
-}
-
-fn put(world: &World, spec: ServerSpec) {
-    match spec.declared {
-        Declared::Registered => world.host([spec]),
-        _ => world.configure(&[spec]),
-    }
-}
-
-/// Callers wait for an immediate restart.
+/// Callers wait for a server that is restarted immediately.
 #[tokio::test(start_paused = true)]
 async fn h09_callers_wait_for_a_free_restart() {
     for era in ERAS {
-        let world = world(stdio("one")).await;
-        let one = world.scripted("one");
-        world.up(&["one"]).await;
+        let (world, one) = World::running(stdio("one"), |_| {}).await;
         let client = world.client(era).await;
         client.tool("echo", json!({})).await.result();
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -47,9 +32,7 @@ async fn h09_callers_wait_for_a_free_restart() {
 /// A process of `mcp.json` that had responded since its start is restarted immediately, ten times a minute.
 #[tokio::test(start_paused = true)]
 async fn h09_a_process_has_ten_free_restarts_a_minute() {
-    let world = world(stdio("one")).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |_| {}).await;
     let client = world.legacy().await;
     for restart in 1..=10 {
         client.tool("echo", json!({})).await.result();
@@ -67,9 +50,7 @@ async fn h09_a_process_has_ten_free_restarts_a_minute() {
 /// A process that exits before its first response waits before the next start.
 #[tokio::test(start_paused = true)]
 async fn h09_a_process_that_answered_nothing_waits() {
-    let world = world(stdio("one")).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |_| {}).await;
     one.script(|script| script.dies_at_start = Some(1)).exit(1);
     quiet().await;
     assert_eq!(world.state("one"), "backoff");
@@ -80,9 +61,7 @@ async fn h09_a_process_that_answered_nothing_waits() {
 /// Callers do not wait for a start that follows a backoff.
 #[tokio::test(start_paused = true)]
 async fn h10_nobody_waits_for_a_start_after_a_backoff() {
-    let world = world(hosted("one", |_| {})).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(hosted("one", |_| {}), |_| {}).await;
     one.script(|script| script.dies_at_start = Some(1)).exit(1);
     world.until_state("one", "backoff").await;
     one.script(|script| {
@@ -92,14 +71,11 @@ async fn h10_nobody_waits_for_a_start_after_a_backoff() {
     let starts = one.starts();
     until("it is being started", || one.starts() > starts).await;
     let client = world.modern().await;
-    let began = Instant::now();
-    let reply = client.tool("echo", json!({})).await;
-    assert!(began.elapsed().is_zero());
-    assert_eq!(reply.reason(), "server_unavailable");
+    client.echo_unavailable().await;
 }
 
-/// An unusable spec blocks the server: no attempt, no crash, no wait, one event. The server starts by itself once the
-/// spec is fixed.
+/// An unusable spec blocks the server: no attempt, no crash, no wait, one event. The server starts once the spec is
+/// fixed, without an order.
 #[tokio::test(start_paused = true)]
 async fn u04_a_missing_secret_blocks() {
     let why = "the secret `API_KEY` of server `one` is not set";
@@ -108,12 +84,9 @@ async fn u04_a_missing_secret_blocks() {
             unusable: Some(why.to_owned()),
             ..spec.clone()
         };
-        let world = World::new();
-        let one = world.scripted("one");
-        put(&world, spec.clone());
-        world.up(&["one"]).await;
+        let (world, one) = World::running(spec.clone(), |_| {}).await;
         let mut warnings = world.gateway.warnings();
-        put(&world, broken);
+        world.put(broken);
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(world.state("one"), "blocked");
         assert_eq!((one.starts(), one.running()), (1, 0));
@@ -121,18 +94,16 @@ async fn u04_a_missing_secret_blocks() {
         let told = std::iter::from_fn(|| warnings.try_recv().ok()).count();
         assert!(told <= 1, "{told} warnings");
         let client = world.legacy().await;
-        let began = Instant::now();
-        let reply = client.tool("echo", json!({})).await;
-        assert!(began.elapsed().is_zero());
-        assert_eq!(reply.reason(), "server_unavailable");
-        assert!(reply.message().contains(why), "{}", reply.raw);
-        put(&world, spec);
+        let reply = client.echo_unavailable().await;
+        reply.says(why);
+        world.put(spec);
         quiet().await;
         assert_eq!((world.state("one"), one.starts()), ("running", 2));
     }
 }
 
-/// A blocked server of a project does not become available after a cooldown, but on demand once it is fixed.
+/// A blocked server of a project does not become available after a cooldown. It starts on demand once its spec is
+/// fixed.
 #[tokio::test(start_paused = true)]
 async fn u04_a_projects_missing_secret_blocks() {
     let world = World::new();
@@ -148,7 +119,7 @@ async fn u04_a_projects_missing_secret_blocks() {
     world.project("p", &[broken]);
     for _ in 0..5 {
         let reply = client.tool("echo", json!({})).await;
-        assert!(reply.message().contains("`API_KEY`"), "{}", reply.raw);
+        reply.says("`API_KEY`");
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert_eq!(world.state("one"), "blocked");
@@ -167,7 +138,7 @@ async fn u04_what_is_refused_is_looked_at_every_minute() {
         let one = world.scripted("one");
         one.script(|script| script.refused = Some("no such command: `scripted`".to_owned()));
         let mut warnings = world.gateway.warnings();
-        put(&world, spec);
+        world.put(spec);
         quiet().await;
         assert_eq!(world.state("one"), "blocked");
         tokio::time::sleep(Duration::from_secs(600)).await;
@@ -187,10 +158,9 @@ async fn u04_what_is_refused_is_looked_at_every_minute() {
 #[tokio::test(start_paused = true)]
 async fn u04_orders_to_a_blocked_server() {
     for order in [Command::Start, Command::Restart, Command::Stop] {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| script.refused = Some("no such image".to_owned()));
-        world.host([hosted("one", |_| {})]);
+        let (world, one) = World::one(hosted("one", |_| {}), |script| {
+            script.refused = Some("no such image".to_owned());
+        });
         quiet().await;
         assert_eq!(world.state("one"), "blocked");
         one.script(|script| script.refused = None);
@@ -207,9 +177,7 @@ async fn u04_orders_to_a_blocked_server() {
 /// A changed server of `mcp.json` never runs twice, and callers wait for the new one.
 #[tokio::test(start_paused = true)]
 async fn u05_a_reload_never_runs_two() {
-    let world = world(stdio("one")).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |_| {}).await;
     one.script(|script| script.is_stubborn = true);
     let client = world.legacy().await;
     let began = Instant::now();
@@ -220,20 +188,18 @@ async fn u05_a_reload_never_runs_two() {
     assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
 }
 
-/// Removed and added again before the old instance is gone: still never two instances.
+/// Even if a server is removed and added again before its old instance is gone, there are never two instances.
 #[tokio::test(start_paused = true)]
 async fn u05_removed_and_put_back_never_runs_two() {
     for spec in [stdio("one"), hosted("one", |_| {})] {
-        let world = world(spec.clone()).await;
-        let one = world.scripted("one");
-        world.up(&["one"]).await;
+        let (world, one) = World::running(spec.clone(), |_| {}).await;
         one.script(|script| script.is_stubborn = true);
         match spec.declared {
             Declared::Registered => world.unhost("one"),
             _ => world.configure(&[]),
         }
         quiet().await;
-        put(&world, spec);
+        world.put(spec);
         world.up(&["one"]).await;
         assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
     }
@@ -242,9 +208,7 @@ async fn u05_removed_and_put_back_never_runs_two() {
 /// A changed registration has the grace period of a restart, and callers wait for the new instance.
 #[tokio::test(start_paused = true)]
 async fn u05_a_changed_registration_has_ten_seconds() {
-    let world = world(hosted("one", |_| {})).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(hosted("one", |_| {}), |_| {}).await;
     one.script(|script| script.is_stubborn = true);
     let client = world.legacy().await;
     let began = Instant::now();
@@ -255,28 +219,23 @@ async fn u05_a_changed_registration_has_ten_seconds() {
     assert_eq!(one.most_running(), 1);
 }
 
-/// The same for a removed registration.
+/// A removed registration has the same grace period.
 #[tokio::test(start_paused = true)]
 async fn g11_a_removed_registration_has_ten_seconds() {
-    let world = world(hosted("one", |_| {})).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(hosted("one", |_| {}), |_| {}).await;
     one.script(|script| script.is_stubborn = true);
     world.unhost("one");
     takes(until("it is gone", || one.running() == 0).await, 9.8, 10.2);
 }
 
-/// A restart during the start waits until the starting instance is gone.
+/// A restart order during the start waits until the starting instance is gone.
 #[tokio::test(start_paused = true)]
 async fn h12_a_restart_during_the_start_never_runs_two() {
     for orders in [vec![Command::Restart], vec![Command::Stop, Command::Start]] {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| {
+        let (world, one) = World::one(hosted("one", |_| {}), |script| {
             script.start_delay = Duration::from_secs(5);
             script.death = Duration::from_secs(2);
         });
-        world.host([hosted("one", |_| {})]);
         tokio::time::sleep(Duration::from_secs(1)).await;
         for order in orders {
             world.order("one", order).await;
@@ -306,24 +265,17 @@ async fn h11_nothing_is_launched_once_stopping() {
         client.tools().await;
         world.server("new").want();
     };
-    tokio::join!(
-        late,
-        world
-            .gateway
-            .shutdown(Instant::now() + Duration::from_secs(30))
-    );
+    tokio::join!(late, world.shutdown());
     quiet().await;
     assert_eq!(world.scripted("new").starts(), 0);
     assert_eq!(world.scripted("one").starts(), starts);
     assert_eq!(world.scripted("one").running(), 0);
 }
 
-/// All servers are looked up in the same way: tools of hosted servers can be disabled like any others.
+/// All servers are looked up in the same way, so tools of hosted servers can be disabled like any others.
 #[tokio::test(start_paused = true)]
 async fn g12_a_tool_of_a_hosted_server_is_switched_off() {
-    let world = world(hosted("one", |_| {})).await;
-    let one = world.scripted("one");
-    world.up(&["one"]).await;
+    let (world, one) = World::running(hosted("one", |_| {}), |_| {}).await;
     let client = world.legacy().await;
     let (server, tool) = (server_name("one"), NativeName::new("echo"));
     assert!(world.gateway.set_tool_enabled(&server, &tool, false));
@@ -334,13 +286,11 @@ async fn g12_a_tool_of_a_hosted_server_is_switched_off() {
     assert_eq!(one.starts(), 1);
 }
 
-/// All servers accept orders.
+/// Servers obey orders however they are declared.
 #[tokio::test(start_paused = true)]
 async fn h12_every_server_takes_orders() {
     for spec in [stdio("one"), url("one")] {
-        let world = world(spec).await;
-        let one = world.scripted("one");
-        world.up(&["one"]).await;
+        let (world, one) = World::running(spec, |_| {}).await;
         let client = world.legacy().await;
         world.order("one", Command::Restart).await;
         assert_eq!((world.state("one"), one.starts()), ("running", 2));
@@ -373,9 +323,7 @@ async fn h08_what_is_not_started_at_boot_is_saved_as_stopped() {
 #[tokio::test(start_paused = true)]
 async fn h11_what_ends_while_calls_finish_stays_away() {
     for spec in [stdio("one"), url("one"), hosted("one", |_| {})] {
-        let world = world(spec).await;
-        let one = world.scripted("one");
-        world.up(&["one"]).await;
+        let (world, one) = World::running(spec, |_| {}).await;
         let by = Instant::now() + Duration::from_secs(29);
         world.gateway.close(by);
         quiet().await;

@@ -10,22 +10,17 @@ use tokio::{sync::broadcast::Receiver, time::Instant};
 
 use crate::support::{ERAS, World, hosted, quiet, renewed, server::Scripted, stdio, takes, until};
 
-/// Longer than any wait before a start.
+/// This is longer than any wait before a start.
 const LONG_WAIT: Duration = Duration::from_secs(400);
 
 /// A world with the hosted server `one`.
 async fn world(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
-    let world = World::new();
-    let one = world.scripted("one");
-    world.host([hosted("one", change)]);
-    (world, one)
+    World::one(hosted("one", change), |_| {})
 }
 
-/// The same, with the server running.
+/// A world in which the hosted server `one` runs.
 async fn running(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
-    let (world, one) = world(change).await;
-    world.up(&["one"]).await;
-    (world, one)
+    World::running(hosted("one", change), |_| {}).await
 }
 
 fn warned(warnings: &mut Receiver<Warning>) -> Vec<(&'static str, Value)> {
@@ -53,7 +48,7 @@ async fn h01_calls_wait_for_the_first_start() {
     }
 }
 
-/// They are restored to the state in which they were left, all at the same time.
+/// Registered servers are restored to the state in which they were left, all at the same time.
 #[tokio::test(start_paused = true)]
 async fn h08_registered_servers_are_back_when_the_product_is() {
     use RestartPolicy::{Always, No, OnFailure, UnlessStopped};
@@ -109,11 +104,7 @@ async fn h09_a_server_that_crashed_is_back_at_once() {
             let began = Instant::now();
             let lost = lost.reply().await;
             assert_eq!(lost.reason(), "server_unavailable");
-            assert!(
-                lost.message().contains("went away during `exit`"),
-                "{}",
-                lost.raw
-            );
+            lost.says("went away during `exit`");
             assert!(began.elapsed().is_zero());
             assert_eq!(waiting.reply().await.json()["n"], crashes);
             takes(began.elapsed(), 2.9, 3.1);
@@ -149,7 +140,7 @@ async fn h09_restart_policies_are_as_docker_has_them() {
                 assert_eq!(reply.json()["n"], 1);
             } else {
                 assert_eq!(reply.reason(), "server_unavailable");
-                // It stays so until a user starts it.
+                // The server stays in this phase until a user starts it.
                 tokio::time::sleep(LONG_WAIT).await;
                 assert_eq!(world.state("one"), phase);
                 assert_eq!(one.starts(), 1);
@@ -161,8 +152,8 @@ async fn h09_restart_policies_are_as_docker_has_them() {
     }
 }
 
-/// More than three ends in a minute: the waits grow, each causes one warning, and calls fail immediately with the time
-/// of the next attempt.
+/// After more than three exits in a minute, the waits grow. Each wait causes one warning, and calls fail immediately
+/// with the time of the next attempt.
 #[tokio::test(start_paused = true)]
 async fn h10_a_crash_loop_backs_off_and_warns() {
     let (world, one) = running(|_| {}).await;
@@ -177,10 +168,7 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
         let status = world.status("one");
         let left = status.next_attempt.unwrap() - Instant::now();
         takes(left, wait.as_secs_f64() * 0.98 - 0.1, wait.as_secs_f64());
-        let began = Instant::now();
-        let reply = client.tool("echo", json!({})).await;
-        assert!(began.elapsed().is_zero());
-        assert_eq!(reply.reason(), "server_unavailable");
+        let reply = client.echo_unavailable().await;
         let retry = reply.error()["data"]["retryAfterMs"].as_u64().unwrap();
         assert!(
             u128::from(retry).abs_diff(left.as_millis()) <= 1,
@@ -196,7 +184,7 @@ async fn h10_a_crash_loop_backs_off_and_warns() {
         tokio::time::sleep(left).await;
         quiet().await;
     }
-    // It works again. The waits are reset only once it is stable.
+    // The server works again. The waits are reset only once it is stable.
     one.script(|script| script.dies_at_start = None);
     world.up(&["one"]).await;
     tokio::time::sleep(Rules::REGISTERED.stable / 2).await;
@@ -230,14 +218,15 @@ async fn h10_orders_during_a_backoff() {
             continue;
         }
         assert_eq!((status.phase.word(), status.restarts), ("running", 0));
-        // After the reset, it has its free restarts again.
+        // After the reset, the server has its free restarts again.
         one.exit(1);
         quiet().await;
         assert_eq!((world.state("one"), one.starts()), ("running", starts + 2));
     }
 }
 
-/// All servers are asked to stop, and those that do not are killed after thirty seconds in total. Calls get a response.
+/// All servers are asked to stop, and those that do not stop are killed after thirty seconds in total. Calls get a
+/// response.
 #[tokio::test(start_paused = true)]
 async fn h11_nothing_outlives_the_gateway() {
     let world = World::new();
@@ -267,12 +256,7 @@ async fn h11_nothing_outlives_the_gateway() {
         let gone = || count(Scripted::running) == [0; 5];
         until("all are gone", gone).await + took
     };
-    let (took, ()) = tokio::join!(
-        ended,
-        world
-            .gateway
-            .shutdown(Instant::now() + Duration::from_secs(30))
-    );
+    let (took, ()) = tokio::join!(ended, world.shutdown());
     takes(took, 29.9, 30.2);
     for call in calls {
         assert_eq!(call.reply().await.reason(), "server_unavailable");
@@ -328,11 +312,8 @@ async fn h12_a_stopped_server_stays_stopped() {
     assert_eq!((world.state("one"), one.running()), ("stopped", 0));
     for era in ERAS {
         let client = world.client(era).await;
-        let began = Instant::now();
-        let reply = client.tool("echo", json!({})).await;
-        assert!(began.elapsed().is_zero());
-        assert_eq!(reply.reason(), "server_unavailable");
-        assert!(reply.message().contains("stopped"), "{}", reply.raw);
+        let reply = client.echo_unavailable().await;
+        reply.says("stopped");
         assert_eq!(client.tools().await, ["echo", "hold"]);
     }
     tokio::time::sleep(LONG_WAIT).await;
@@ -341,7 +322,7 @@ async fn h12_a_stopped_server_stays_stopped() {
     assert_eq!((world.state("one"), one.starts()), ("running", 2));
 }
 
-/// Whatever is ordered while it starts or stops: there is at most one instance, and the last order counts.
+/// Whichever orders arrive while a server starts or stops, there is at most one instance, and the last order counts.
 #[tokio::test(start_paused = true)]
 async fn h12_the_last_order_counts() {
     use Command::{Restart, Start, Stop};
@@ -359,7 +340,7 @@ async fn h12_the_last_order_counts() {
                 script.is_stubborn = true;
                 script.start_delay = Duration::from_secs(delay);
             });
-            // While it starts, and while it runs.
+            // The orders arrive while the server starts or while it runs, depending on `delay`.
             tokio::time::sleep(Duration::from_secs(5)).await;
             let server = world.server("one");
             let following = orders.iter().map(|order| server.command(*order));
@@ -372,20 +353,17 @@ async fn h12_the_last_order_counts() {
     }
 }
 
-/// After three missed heartbeats it is unresponsive, which causes a warning. It is not restarted, and calls are still
-/// sent.
+/// After three missed heartbeats a server is unresponsive, which causes a warning. It is not restarted, and still gets
+/// calls.
 #[tokio::test(start_paused = true)]
 async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
     for era in ERAS {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| script.era = era);
-        world.host([hosted("one", |_| {})]);
-        world.up(&["one"]).await;
+        let (world, one) = World::running(hosted("one", |_| {}), |script| script.era = era).await;
         let mut warnings = world.gateway.warnings();
         let client = world.legacy().await;
         one.script(|script| script.is_silent = true);
-        // Each heartbeat is sent 30 s after the last one was answered or missed, which takes 10 s.
+        // Each heartbeat is sent 30 s after the previous one was answered or counted as missed. One counts as missed
+        // after 10 s.
         takes(world.until_state("one", "unresponsive").await, 119.0, 122.0);
         let asked = match era {
             mcp::Era::Legacy => "ping",
@@ -416,18 +394,15 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
 /// A server that is busy with a call gets no heartbeats, and a slow one that responds in time is not unresponsive.
 #[tokio::test(start_paused = true)]
 async fn h15_a_busy_server_is_not_asked() {
-    let world = World::new();
-    let one = world.scripted("one");
-    let mut spec = hosted("one", |spec| {
+    let (world, one) = running(|spec| {
         spec.heartbeat = Some(Heartbeat {
             interval: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
             misses: 1,
         });
-    });
-    spec.call_timeout = Duration::from_secs(600);
-    world.host([spec]);
-    world.up(&["one"]).await;
+        spec.call_timeout = Duration::from_secs(600);
+    })
+    .await;
     let client = world.legacy().await;
     let call = client.begin_tool("hold", json!({}));
     quiet().await;
@@ -558,7 +533,7 @@ async fn g11_a_registration_ends_in_mid_call() {
         }
         server.stopped().await;
         takes(began.elapsed(), 0.0, 0.1);
-        // The second call was in line and was never sent.
+        // The second call was still in the queue and was never sent.
         assert_eq!((one.running(), one.heard("tools/call").len()), (0, 1));
         assert!(!server.command(Command::Start).await);
     }

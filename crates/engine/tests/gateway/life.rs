@@ -9,13 +9,11 @@ use tokio::time::Instant;
 
 use crate::support::{ERAS, World, hosted, quiet, renewed, stdio, takes, until, url};
 
-/// Attempts are repeated with waits that grow to a minute. Meanwhile, a call fails immediately.
+/// Failed attempts are repeated with waits that grow to a minute. Meanwhile, a call fails immediately.
 #[tokio::test(start_paused = true)]
 async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
     for spec in [url("one"), stdio("one")] {
-        let world = World::new();
-        let one = world.scripted("one");
-        world.configure(&[spec]);
+        let (world, one) = World::one(spec, |_| {});
         let client = world.legacy().await;
         client.tool("echo", json!({})).await.result();
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -24,10 +22,7 @@ async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
             one.attempts().len() == 10
         })
         .await;
-        let began = Instant::now();
-        let reply = client.tool("echo", json!({})).await;
-        assert!(began.elapsed().is_zero());
-        assert_eq!(reply.reason(), "server_unavailable");
+        let reply = client.echo_unavailable().await;
         let wait = reply.error()["data"]["retryAfterMs"].as_u64().unwrap();
         assert!((15_000..=60_000).contains(&wait), "{wait} ms");
         let back = world.until_state("one", "running").await;
@@ -48,25 +43,18 @@ async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
     }
 }
 
-/// Even during an immediate reconnect, since a remote server may be away for long.
+/// Calls fail even during an immediate reconnect, since a remote server may be unavailable for long.
 #[tokio::test(start_paused = true)]
 async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
     for era in ERAS {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| script.era = era);
-        world.configure(&[url("one")]);
-        world.up(&["one"]).await;
+        let (world, one) = World::running(url("one"), |script| script.era = era).await;
         let client = world.client(era).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         one.script(|script| script.start_delay = Duration::from_secs(5))
             .exit(0);
         quiet().await;
         assert_eq!(one.attempts().len(), 2);
-        let began = Instant::now();
-        let reply = client.tool("echo", json!({})).await;
-        assert!(began.elapsed().is_zero());
-        assert_eq!(reply.reason(), "server_unavailable");
+        client.echo_unavailable().await;
         takes(world.until_state("one", "running").await, 4.9, 5.1);
         client.tool("echo", json!({})).await.result();
     }
@@ -76,10 +64,7 @@ async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
 #[tokio::test(start_paused = true)]
 async fn u05_a_change_of_a_server_that_is_away() {
     for spec in [url("one"), stdio("one")] {
-        let world = World::new();
-        let one = world.scripted("one");
-        one.script(|script| script.refusals = 9);
-        world.configure(std::slice::from_ref(&spec));
+        let (world, one) = World::one(spec.clone(), |script| script.refusals = 9);
         until("it has failed", || one.attempts().len() == 9).await;
         quiet().await;
         assert_eq!((world.state("one"), one.starts()), ("backoff", 0));
@@ -93,12 +78,9 @@ async fn u05_a_change_of_a_server_that_is_away() {
 /// Each session has an instance that ends with the session and does not affect others.
 #[tokio::test(start_paused = true)]
 async fn s05_sessions_have_instances_of_their_own() {
-    let world = World::new();
-    let one = world.scripted("one");
     let mut spec = stdio("one");
     spec.sharing = Sharing::Session;
-    world.configure(&[spec]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(spec, |_| {}).await;
     let (ada, bob) = (world.legacy().await, world.legacy().await);
     // Concurrent first calls of a session start one instance.
     let calls = [&ada, &bob, &ada, &bob].map(|client| client.begin_tool("hold", json!({})));
@@ -135,8 +117,7 @@ async fn s05_sessions_have_instances_of_their_own() {
     assert_eq!(one.running(), 1);
 }
 
-/// Volumes are named after the server, and so would be the containers that use them. Two sessions must not share the
-/// same files.
+/// Volumes, and the containers that use them, are named after the server. Two sessions must not share the same files.
 #[tokio::test(start_paused = true)]
 async fn s05_sessions_have_no_instances_of_their_own_on_the_same_volumes() {
     let world = World::new();
@@ -159,14 +140,10 @@ async fn s05_sessions_have_no_instances_of_their_own_on_the_same_volumes() {
     assert_eq!(one.starts(), 1);
 }
 
-/// After running for a minute, earlier failures no longer count.
+/// After a server has run for a minute, its earlier failures no longer count.
 #[tokio::test(start_paused = true)]
 async fn p07_a_minute_of_running_is_stable() {
-    let world = World::new();
-    let one = world.scripted("one");
-    one.script(|script| script.refusals = 6);
-    world.configure(&[url("one")]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(url("one"), |script| script.refusals = 6).await;
     for (held, at_once) in [(59, false), (61, true), (61, true)] {
         tokio::time::sleep(Duration::from_secs(held)).await;
         one.exit(0);
@@ -179,10 +156,7 @@ async fn p07_a_minute_of_running_is_stable() {
 /// A server that exits repeatedly within a second is not restarted in a tight loop.
 #[tokio::test(start_paused = true)]
 async fn p07_what_flaps_waits() {
-    let world = World::new();
-    let one = world.scripted("one");
-    one.script(|script| script.dies_at_start = Some(1));
-    world.configure(&[stdio("one")]);
+    let (world, one) = World::one(stdio("one"), |script| script.dies_at_start = Some(1));
     tokio::time::sleep(Duration::from_secs(600)).await;
     let starts = one.starts();
     assert!((12..=30).contains(&starts), "{starts} starts in 10 min");
@@ -194,16 +168,12 @@ async fn p07_what_flaps_waits() {
     assert!(world.server("one").stderr_tail().contains("instance"));
 }
 
-/// The end of a server ends its calls with the reason, whatever their state.
+/// When a server exits, each of its calls ends with the reason, whatever the state of the call.
 #[tokio::test(start_paused = true)]
 async fn g05_calls_in_flight_end_with_their_server() {
     for spec in [url("one"), stdio("one")] {
         for era in ERAS {
-            let world = World::new();
-            let one = world.scripted("one");
-            one.script(|script| script.era = era);
-            world.configure(std::slice::from_ref(&spec));
-            world.up(&["one"]).await;
+            let (world, one) = World::running(spec.clone(), |script| script.era = era).await;
             tokio::time::sleep(Duration::from_secs(2)).await;
             let client = world.client(era).await;
             let calls = [1, 2].map(|n| client.begin_tool("hold", json!({ "n": n })));
@@ -213,11 +183,7 @@ async fn g05_calls_in_flight_end_with_their_server() {
             for call in calls {
                 let reply = call.reply().await;
                 assert_eq!(reply.reason(), "server_unavailable");
-                assert!(
-                    reply.message().contains("went away during `hold`"),
-                    "{}",
-                    reply.raw
-                );
+                reply.says("went away during `hold`");
             }
             assert!(began.elapsed().is_zero());
             world.up(&["one"]).await;
@@ -230,10 +196,7 @@ async fn g05_calls_in_flight_end_with_their_server() {
 /// A reload does not disturb unchanged servers or their calls.
 #[tokio::test(start_paused = true)]
 async fn u05_a_reload_leaves_alone_what_it_does_not_change() {
-    let world = World::new();
-    let one = world.scripted("one");
-    world.configure(&[stdio("one")]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |_| {}).await;
     let client = world.legacy().await;
     let call = client.begin_tool("hold", json!({ "n": 1 }));
     quiet().await;
@@ -256,9 +219,7 @@ async fn u05_a_reload_leaves_alone_what_it_does_not_change() {
 async fn u05_a_reload_in_mid_call() {
     for spec in [url("one"), stdio("one")] {
         for era in ERAS {
-            let world = World::new();
-            let one = world.scripted("one");
-            world.configure(std::slice::from_ref(&spec));
+            let (world, one) = World::one(spec.clone(), |_| {});
             let client = world.client(era).await;
             client.tool("echo", json!({})).await.result();
             let call = client.begin_tool("hold", json!({ "n": 1 }));
@@ -269,7 +230,7 @@ async fn u05_a_reload_in_mid_call() {
             let reply = call.reply().await;
             assert_eq!(reply.reason(), "server_unavailable");
             takes(began.elapsed(), 0.0, 0.1);
-            // Its tools stay on offer, and a call waits for it.
+            // The server's tools stay on offer, and a call waits for the server.
             assert_eq!(client.tools().await, ["echo", "hold"]);
             let reply = client.tool("echo", json!({ "n": 2 })).await;
             assert_eq!(reply.json()["n"], 2);
@@ -308,11 +269,7 @@ async fn g11_a_server_is_removed_in_mid_call() {
 /// A server that does not exit when its input closes gets `SIGTERM`, and `SIGKILL` after the grace period (P05).
 #[tokio::test(start_paused = true)]
 async fn p05_what_does_not_end_is_killed() {
-    let world = World::new();
-    let one = world.scripted("one");
-    one.script(|script| script.is_stubborn = true);
-    world.configure(&[stdio("one")]);
-    world.up(&["one"]).await;
+    let (world, one) = World::running(stdio("one"), |script| script.is_stubborn = true).await;
     let server = world.server("one");
     let began = Instant::now();
     world.configure(&[]);
@@ -326,7 +283,8 @@ async fn p05_what_does_not_end_is_killed() {
     );
 }
 
-/// Sequential start: one after the other. The first failure stops the servers before it.
+/// A sequential start launches one server after the other. The first failure stops the servers that were started
+/// before.
 #[tokio::test(start_paused = true)]
 async fn a10_the_first_failure_fails_the_start() {
     let world = World::with(|settings| settings.start = StartPolicy::Sequential);
@@ -376,12 +334,7 @@ async fn a11_nothing_outlives_the_gateway() {
         until("all are gone", gone).await;
         began.elapsed()
     };
-    let (took, ()) = tokio::join!(
-        ended,
-        world
-            .gateway
-            .shutdown(Instant::now() + Duration::from_secs(30))
-    );
+    let (took, ()) = tokio::join!(ended, world.shutdown());
     takes(took, 9.9, 30.2);
     assert_eq!(call.reply().await.reason(), "server_unavailable");
     assert_eq!(

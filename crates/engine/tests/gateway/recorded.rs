@@ -5,12 +5,12 @@ use std::time::Duration;
 use engine::Command;
 use model::{RestartPolicy, ServerSpec};
 use serde_json::json;
-use store::{CallFilter, CallRow, CallStatus, EventRow, NewWorkspace, Page};
+use store::{CallFilter, CallRow, CallStatus, EventRow, NewRegistration, Page};
 use tokio::time::Instant;
 
 use crate::support::{ERAS, World, hosted, hosted_as, owned, stdio};
 
-/// Limit for a write to appear.
+/// Limit for the time until a write is visible.
 const WRITE_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Waits until the condition holds.
@@ -25,7 +25,7 @@ pub(crate) async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
     }
 }
 
-/// The records of calls, oldest first.
+/// Returns the records of calls, oldest first.
 async fn calls(world: &World) -> Vec<CallRow> {
     let (filter, page) = (CallFilter::default(), Page::first(100));
     let mut calls = world.store.calls_list(&filter, &page).await.unwrap();
@@ -42,7 +42,7 @@ async fn up(world: &World, name: &str) {
     eventually("it runs", async || world.state(name) == "running").await;
 }
 
-/// The intent is stored before the server receives the call, the outcome before the caller gets it.
+/// The intent is stored before the server receives the call, and the outcome before the caller gets the result.
 #[tokio::test]
 async fn p09_an_intent_comes_before_the_call_and_its_outcome_before_the_answer() {
     let world = World::recorded().await;
@@ -115,25 +115,25 @@ async fn p09_what_is_refused_makes_no_row() {
 pub(crate) async fn registered(world: &World, name: &str, restart: RestartPolicy) -> ServerSpec {
     let name = crate::support::server_name(name);
     let config = json!({});
-    let new = NewWorkspace {
+    let new = NewRegistration {
         project: None,
         name: &name,
         status: "ready",
         image: "scripted",
         config: &config,
     };
-    let row = world.store.workspace_put(new).await.unwrap();
+    let row = world.store.registration_put(new).await.unwrap();
     hosted_as(name.as_str(), &row.id, |spec| spec.restart = Some(restart))
 }
 
-/// The status in the server's row.
+/// Returns the status in the server's row.
 pub(crate) async fn left(world: &World, name: &str) -> String {
-    let rows = world.store.workspace_list_all().await.unwrap();
+    let rows = world.store.registration_list_all().await.unwrap();
     let row = rows.into_iter().find(|row| row.name.as_str() == name);
     row.unwrap().status
 }
 
-/// Needed for the next start of the gateway.
+/// The next start of the gateway needs the saved status.
 #[tokio::test]
 async fn h08_the_row_says_how_a_server_was_left() {
     use RestartPolicy::{Always, No};
@@ -170,7 +170,7 @@ async fn h08_the_row_says_how_a_server_was_left() {
     assert_eq!(left(&world, "once").await, "failed");
 }
 
-/// The stored events of a server, in order.
+/// Returns the stored events of a server, in order.
 async fn events(world: &World, id: &str) -> Vec<EventRow> {
     let page = Page::first(100);
     let events = world.store.event_list(None, Some(id), &page).await;
@@ -208,7 +208,7 @@ async fn h09_what_happens_to_a_server_is_an_event() {
     assert_eq!(events[5].detail["waitSeconds"], 5);
 }
 
-/// However it is declared: the events of a server that is not registered are stored under its owner and name.
+/// The events of a server that is not registered are stored under its owner and name.
 #[tokio::test]
 async fn what_happens_to_any_server_is_an_event() {
     let world = World::recorded().await;

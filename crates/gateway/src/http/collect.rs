@@ -38,5 +38,5 @@ fn broken(error: &(dyn std::error::Error + 'static)) -> Refusal {
     if NoRoom::caused(error) {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, &NoRoom.to_string());
     }
-    refusal(StatusCode::BAD_REQUEST, "the body broke off")
+    refusal(StatusCode::BAD_REQUEST, "the request body ended early")
 }

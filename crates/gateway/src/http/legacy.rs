@@ -45,7 +45,7 @@ impl HttpGateway {
             None => Box::pin(self.take_up(id, principal)).await?,
             known => known,
         };
-        // A client that names no scope means the scope of its session.
+        // If the request names no scope, the scope of the session applies.
         let session = session.filter(|(_, own)| scope == own || *scope == Scope::default());
         // 2025-11-25 basic/transports "Session Management": on 404 the client opens a new session.
         session.map(Some).ok_or_else(|| {
@@ -65,7 +65,7 @@ impl HttpGateway {
         principal: &Arc<Principal>,
     ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
         if self.sessions.knows(id) {
-            // It has ended, or another request has just resumed it.
+            // The session has ended, or another request has just resumed it.
             return Ok(self.sessions.find_any(id, &principal.id));
         }
         let Some((scope, face)) = self.seal.open(&principal.id, id) else {
@@ -88,7 +88,7 @@ impl HttpGateway {
             outbox.push(Weight::Signal, changed.text().clone());
         }
         let added = self.add(&session, scope, false);
-        // Another request may have been faster.
+        // Another request may have resumed the session first.
         match self.sessions.find_any(id, &principal.id) {
             Some(known) => {
                 tracing::debug!(session = ?session.id(), "taken up");
@@ -255,7 +255,7 @@ impl HttpGateway {
             }
             Some(First::Message) | None => session.open_stream(outbox),
         };
-        // Ends with its response, its deadline or its session, or when no client resumes the stream.
+        // The task ends with the response, the request's deadline or the session, or when no client resumes the stream.
         self.tasks.spawn(async move {
             let answer = tokio::select! {
                 answer = answering => answer,

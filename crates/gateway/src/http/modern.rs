@@ -85,7 +85,7 @@ impl HttpGateway {
             }
             First::Answer(answer) => Events::of_request(outbox, None, Some((text(answer), None))),
             First::Message => {
-                // Runs in a separate task from here on. A client that does not read stalls its connection, and must
+                // The call continues in a separate task. A client that does not read stalls its connection, and must
                 // not stall the call, which occupies a slot at its server.
                 let account = wire.account().clone();
                 let answering = AbortOnDropHandle::new(self.tasks.spawn(async move {

@@ -2,16 +2,12 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use mcp::{Frame, RpcError, error, frame::Invalid};
+use mcp::{Frame, frame::Invalid};
 
 use crate::{Body, guard::Refusal};
 
 pub(crate) fn refusal(status: StatusCode, what: &str) -> Refusal {
-    Refusal {
-        status,
-        error: RpcError::new(error::INVALID_REQUEST, what),
-        challenge: None,
-    }
+    Refusal::new(status, what)
 }
 
 pub(crate) fn unreadable(invalid: &Invalid) -> Response<Body> {

@@ -12,8 +12,8 @@ use crate::guard::Refusal;
 use auth::Principal;
 
 impl HttpGateway {
-    /// Resolves the scope that a request addresses. A scope outside the principal's permissions looks like a
-    /// nonexistent one.
+    /// Resolves the scope that a request addresses. A scope outside the principal's permissions gets the same error as
+    /// a nonexistent one.
     pub(crate) async fn admit(
         &self,
         principal: &Principal,

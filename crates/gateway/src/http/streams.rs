@@ -63,8 +63,7 @@ impl HttpGateway {
                 // 405 is the only response after which every official SDK stops retrying without an error. The
                 // TypeScript client would otherwise reconnect even after a response that was an error.
                 Err(Lost::Over) => return Ok(method_not_allowed()),
-                // Not 404, which would end the session. Not a new stream, which the client would take for the requested
-                // one.
+                // After 404 the client would end the session, and it would mistake a new stream for the requested one.
                 Err(Lost::Unknown) => {
                     let what = "cannot resume the stream: the event in header Last-Event-ID is \
                                 unknown in this session or too old";
@@ -132,6 +131,6 @@ pub(super) fn event_stream(events: Events) -> Response<Body> {
 /// The event after which a client wants to resume a stream.
 fn last_event(headers: &HeaderMap) -> Option<&str> {
     let id = headers.get("last-event-id")?;
-    // A value that is not text is not one of our ids.
+    // An event id of this gateway is always text, so any other value is an unknown id.
     Some(id.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }

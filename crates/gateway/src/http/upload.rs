@@ -1,4 +1,5 @@
-//! A request body: counts what it holds in memory, and gives its connection back when it is dropped.
+//! A request body: counts its bytes against the memory budget, and tells the connection whether the handler waits for
+//! more of it.
 
 use std::{
     error::Error,
@@ -18,9 +19,9 @@ use crate::{room::Held, wire::Wire};
 pub struct Upload {
     body: Incoming,
     wire: Arc<Wire>,
-    /// Gives the memory reservation and the limits, which most bodies do not need.
+    /// Creates the memory reservation, which most bodies do not need.
     front: Arc<HttpGateway>,
-    /// The memory reservation, from the first piece on. `None` if that piece is the whole body, as usual.
+    /// The memory reservation, from the first piece on. Usually `None`, because the first piece is the whole body.
     held: Option<Held>,
 }
 

@@ -6,7 +6,8 @@ use super::{Bind, Format, Kind, Part, Plan, Template, Word};
 use crate::document::{Argument, Input, Named, Package, Transport};
 
 impl Plan {
-    /// Options of `npx`, `uvx` and `docker run`. Few of them make sense here, and others would run another program.
+    /// Reads the options of `npx`, `uvx` and `docker run`. Few options make sense here, and some would run another
+    /// program.
     pub(super) fn runtime_arguments(&mut self, at: &str, package: &Package) {
         for (index, argument) in package.runtime_arguments.iter().enumerate() {
             let at = format!("{at}/runtimeArguments/{index}");

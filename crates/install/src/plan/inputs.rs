@@ -47,7 +47,7 @@ impl Plan {
                     let field = match (asked.get(variable), of) {
                         (Some(field), _) => *field,
                         (None, Some(of)) => {
-                            // Variables are as secret as the whole text.
+                            // If the whole text is secret or required, so are its variables.
                             let of = Input {
                                 is_secret: of.is_secret || input.is_secret,
                                 is_required: of.is_required || input.is_required,

@@ -47,7 +47,7 @@ impl Plan {
             .map(|base| base.trim_end_matches('/'));
         if base.is_some_and(|base| !base.is_empty() && !bases.contains(&base)) {
             let why = format!(
-                "`{}` packages are not downloaded from there; npm, uv and Docker use their configured registries",
+                "`{}` packages are not downloaded from this URL; npm, uv and Docker use their configured registries",
                 self.kind.word()
             );
             self.refuse(format!("{at}/registryBaseUrl"), why);
@@ -118,7 +118,7 @@ fn is_npm(name: &str) -> bool {
     }
 }
 
-/// `host/path/name:tag@sha256:…`, each part plain.
+/// `host/path/name:tag@sha256:…`, where each part passes `is_plain`.
 fn is_image(name: &str) -> bool {
     let (name, digest) = name
         .split_once('@')

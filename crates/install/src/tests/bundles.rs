@@ -80,12 +80,8 @@ fn c07_a_bundle_runs_by_its_manifest() {
         json!(["/bundle/server/index.js", "--unit", "C", "/srv/a", "/srv/b"])
     );
     assert_eq!(done.entry["env"], json!({"KEY": "${WEATHER_KEY}"}));
-    let bundle = fs::read_dir(folder.path())
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
+    let mut bundles = fs::read_dir(folder.path()).unwrap();
+    let bundle = bundles.next().unwrap().unwrap().path();
     let mounts = [
         format!("{}:/bundle:ro", bundle.display()),
         "/srv/a:/srv/a:ro".into(),
@@ -106,52 +102,41 @@ fn c07_a_bundle_runs_by_its_manifest() {
 #[test]
 fn c07_a_hostile_manifest_is_refused() {
     let of = |kind: &str, config: Value| json!({"server": {"type": kind, "mcp_config": config}});
+    let node = |more: Value| {
+        let mut config = json!({"command": "node"});
+        let more = more.as_object().unwrap().clone();
+        config.as_object_mut().unwrap().extend(more);
+        of("node", config)
+    };
+    let (command, argument) = ("mcp_config/command", "mcp_config/args/0");
+    let outside = "${__dirname}/../../../etc/passwd";
+    let shell = "${__dirname}/../../bin/sh";
+    let mut elsewhere = node(json!({}));
+    elsewhere["compatibility"] = json!({"platforms": ["darwin"]});
     for (manifest, place) in [
         (
-            of("node", json!({"command": "bash", "args": ["-c", "id"]})),
-            "/manifest/server/mcp_config/command",
+            node(json!({"command": "bash", "args": ["-c", "id"]})),
+            command,
         ),
+        (node(json!({"command": "/usr/bin/node"})), command),
+        (of("binary", json!({"command": shell})), command),
+        (of("binary", json!({"command": "sh"})), command),
+        (of("uv", json!({"command": "uv"})), "type"),
+        (node(json!({"args": ["${HOME}/x"]})), argument),
+        (node(json!({"args": ["/etc/passwd"]})), argument),
+        (node(json!({"args": [outside]})), argument),
         (
-            of("node", json!({"command": "/usr/bin/node"})),
-            "/manifest/server/mcp_config/command",
-        ),
-        (
-            of("binary", json!({"command": "${__dirname}/../../bin/sh"})),
-            "/manifest/server/mcp_config/command",
-        ),
-        (
-            of("binary", json!({"command": "sh"})),
-            "/manifest/server/mcp_config/command",
-        ),
-        (of("uv", json!({"command": "uv"})), "/manifest/server/type"),
-        (
-            of("node", json!({"command": "node", "args": ["${HOME}/x"]})),
-            "/manifest/server/mcp_config/args/0",
-        ),
-        (
-            of("node", json!({"command": "node", "args": ["/etc/passwd"]})),
-            "/manifest/server/mcp_config/args/0",
-        ),
-        (
-            of(
-                "node",
-                json!({"command": "node", "args": ["${__dirname}/../../../etc/passwd"]}),
-            ),
-            "/manifest/server/mcp_config/args/0",
-        ),
-        (
-            of(
-                "node",
-                json!({"command": "node", "env": {"LD_PRELOAD": "x"}}),
-            ),
-            "/manifest/server/mcp_config/env/LD_PRELOAD",
+            node(json!({"env": {"LD_PRELOAD": "x"}})),
+            "mcp_config/env/LD_PRELOAD",
         ),
         (json!({"server": 1}), "/packages/identifier"),
-        (
-            json!({"compatibility": {"platforms": ["darwin"]}, "server": {"type": "node", "mcp_config": {"command": "node"}}}),
-            "/manifest/compatibility/platforms",
-        ),
+        (elsewhere, "/manifest/compatibility/platforms"),
     ] {
+        let place = match place.strip_prefix('/') {
+            Some(_) => place.to_owned(),
+            None => format!("/manifest/server/{place}"),
+        };
+        let place = place.as_str();
         let (plan, _folder) = bundled(&manifest);
         let wrong = filled_for(&plan, json!({}), &[], &Place::Project).expect_err(place);
         let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
@@ -181,7 +166,7 @@ fn c07_a_hostile_archive_writes_nothing() {
     let file = zip.finish().unwrap().into_inner();
     let why = unpack(&folder, &hex::encode(Sha256::digest(&file)), &file).unwrap_err();
     assert!(why.contains("neither a file nor a folder"), "{why}");
-    // More than the limit; the archive itself is a thousandth of that.
+    // The content exceeds the limit, although the archive itself is a thousandth of it.
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let block = vec![0; 1 << 20];
     for index in 0..9 {
@@ -194,19 +179,13 @@ fn c07_a_hostile_archive_writes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let why = extract(&bomb, &place.path().join("bomb"), 8 << 20).unwrap_err();
     assert!(why.contains("more than 8 MiB"), "{why}");
-    for (bytes, part) in [
-        (&b"no archive"[..], "not a usable archive"),
-        (b"", "not a usable archive"),
-    ] {
+    for bytes in [&b"no archive"[..], b""] {
         let why = unpack(&folder, &hex::encode(Sha256::digest(bytes)), bytes).unwrap_err();
-        assert!(why.contains(part), "{why}");
+        assert!(why.contains("not a usable archive"), "{why}");
     }
     let (file, _) = archive(&[("manifest.json", b"{}", 0o644)]);
-    assert!(
-        unpack(&folder, &"0".repeat(64), &file)
-            .unwrap_err()
-            .contains("its hash is")
-    );
+    let why = unpack(&folder, &"0".repeat(64), &file).unwrap_err();
+    assert!(why.contains("its hash is"), "{why}");
     // No partial files remain, here or next to it.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);

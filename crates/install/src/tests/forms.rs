@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{entry, filled, filled_for, npm, plan};
+use super::{entry, filled, filled_for, npm, of, plan};
 use crate::fill::Place;
 
 #[test]
@@ -96,12 +96,6 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
         json!({"API_KEY": "${API_KEY}", "UNIT": "C", "MODE": "fixed"})
     );
     assert_eq!(done.mounts, ["/srv/weather:/srv/weather:ro"]);
-}
-
-fn of(kind: &str, more: Value) -> Value {
-    let mut package = npm(more);
-    package["registryType"] = kind.into();
-    entry(package)
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{entry, filled, npm};
+use super::{entry, filled, npm, of};
 
-/// The place is among the reported ones.
+/// Checks that an entry is refused, and that `place` is among the reported places.
 fn refused(entry: &Value, values: Value, place: &str) {
     let wrong = filled(entry, values).expect_err(place);
     let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
@@ -14,11 +14,6 @@ fn refused(entry: &Value, values: Value, place: &str) {
 #[test]
 fn c07_a_hostile_entry_is_refused_with_the_field_named() {
     let package = |more: Value| entry(npm(more));
-    let of = |kind: &str, more: Value| {
-        let mut package = npm(more);
-        package["registryType"] = kind.into();
-        entry(package)
-    };
     // Each row: the kind of input (a name, an option, an argument, an npm package, or a package of another type), the
     // place and the text.
     let table = r##"
@@ -93,27 +88,16 @@ fn c07_a_hostile_entry_is_refused_with_the_field_named() {
         refused(&entry, json!({}), place);
     }
     let deep = (0..40).fold(json!("x"), |inner, _| json!([inner]));
-    let table: Vec<(Value, &str)> = vec![
-        // Exceeded limits.
-        (
-            of(
-                "mcpb",
-                json!({"identifier": "file:///etc/passwd", "fileSha256": "a".repeat(64)}),
-            ),
-            "/packages/0/identifier",
-        ),
-        (
-            package(json!({"identifier": "a".repeat(5000)})),
-            "/packages/0/identifier",
-        ),
-        (
-            package(
-                json!({"packageArguments": vec![json!({"type": "positional", "value": "x"}); 100]}),
-            ),
-            "/packages/0/packageArguments",
-        ),
-    ];
-    for (entry, place) in table {
+    // Each of these entries exceeds a limit.
+    let file = json!({"identifier": "file:///etc/passwd", "fileSha256": "a".repeat(64)});
+    let long = json!({"identifier": "a".repeat(5000)});
+    let many = vec![json!({"type": "positional", "value": "x"}); 100];
+    let many = json!({"packageArguments": many});
+    for (entry, place) in [
+        (of("mcpb", file), "/packages/0/identifier"),
+        (package(long), "/packages/0/identifier"),
+        (package(many), "/packages/0/packageArguments"),
+    ] {
         refused(&entry, json!({}), place);
     }
     let mut nested = package(json!({}));
@@ -144,24 +128,15 @@ fn c07_a_hostile_remote_is_refused_with_the_field_named() {
                 "variables": {"host": {"isRequired": true}}}],
         })
     };
-    refused(
-        &with(json!([])),
-        json!({"host": "evil.com/?"}),
-        "/values/host",
-    );
-    refused(
-        &with(json!([{"name": "Host", "value": "x"}])),
-        json!({"host": "a"}),
-        "/remotes/0/headers/0/name",
-    );
-    refused(
-        &with(json!([{"name": "A\r\nB", "value": "x"}])),
-        json!({"host": "a"}),
-        "/remotes/0/headers/0/name",
-    );
+    let evil = json!({"host": "evil.com/?"});
+    refused(&with(json!([])), evil, "/values/host");
+    for name in ["Host", "A\r\nB"] {
+        let entry = with(json!([{"name": name, "value": "x"}]));
+        refused(&entry, json!({"host": "a"}), "/remotes/0/headers/0/name");
+    }
 }
 
-/// A value is one argument, whatever its contents.
+/// A value is always one argument, whatever it contains.
 #[test]
 fn c07_a_value_cannot_inject_arguments() {
     let entry = entry(npm(json!({"packageArguments": [
@@ -180,15 +155,11 @@ fn c07_a_value_cannot_inject_arguments() {
         (json!({"city": "x".repeat(20_000)}), "/values/city"),
         (json!({"city": {"a": 1}}), "/values/city"),
         (json!({"city": ["a", "b"]}), "/values/city"),
-        (json!({"port": "-1"}), "/values/p"),
+        (json!({"p": "-1"}), "/values/p"),
         (json!({"kind": "--now"}), "/values/kind"),
         (json!({"days": "3; rm"}), "/values/days"),
         (json!({"nothing": "x"}), "/values/nothing"),
     ] {
-        let value = match value.get("port") {
-            Some(port) => json!({"p": port}),
-            None => value,
-        };
         refused(&entry, value, place);
     }
     let values =

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::sources::Catalogue;
 
-/// For every wait in this file.
+/// Deadline for every wait in this file.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A registry with the bundles that it lists, by name, with their hashes.
@@ -33,7 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 struct Site {
     url: String,
     files: Arc<Mutex<BTreeMap<String, (Bytes, String)>>>,
-    /// A permit for each bundle download that never ends.
+    /// Gets a permit for each download that began and never ends.
     stuck: Arc<Semaphore>,
 }
 
@@ -87,7 +87,7 @@ async fn answer(State(site): State<Site>, request: Request) -> Response {
     axum::Json(json!({"server": server})).into_response()
 }
 
-/// Why the bundle with this name is refused, if it is.
+/// Inspects the bundle with this name. Returns why it is refused, or `None`.
 async fn inspect(catalogue: &Catalogue, site: &Site, name: &str) -> Option<String> {
     let known = BTreeMap::from([("test".to_owned(), site.url.clone())]);
     let name = format!("com.example/{name}");
@@ -158,10 +158,10 @@ async fn a_slow_download_holds_up_nobody_until_there_are_sixteen() {
         why.contains("16 other bundles are being inspected; try again later"),
         "{why}"
     );
-    // A caller that goes away makes room.
+    // When callers disconnect, another bundle can be inspected.
     waiting.shutdown().await;
     assert_eq!(inspected("second").await, None);
-    // Only the bundles remain.
+    // Only the two complete bundles remain, and no partial downloads.
     let bundles = std::fs::read_dir(folder.path().join("bundles")).unwrap();
     assert_eq!(bundles.count(), 2);
 }

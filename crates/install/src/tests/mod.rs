@@ -40,6 +40,13 @@ fn npm(more: Value) -> Value {
     package
 }
 
+/// An entry with a package of this kind.
+fn of(kind: &str, more: Value) -> Value {
+    let mut package = npm(more);
+    package["registryType"] = kind.into();
+    entry(package)
+}
+
 fn plan(entry: &Value) -> Result<Plan, Vec<Wrong>> {
     let mut plans = plan::plans(&Document::read(entry)?);
     let mut plan = plans.remove(0);
@@ -47,7 +54,7 @@ fn plan(entry: &Value) -> Result<Plan, Vec<Wrong>> {
     Ok(plan)
 }
 
-/// Fills it for a project.
+/// Fills the values into the entry's plan, for a project.
 fn filled(entry: &Value, values: Value) -> Result<Filled, Vec<Wrong>> {
     filled_for(&plan(entry)?, values, &[], &Place::Project)
 }

@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 use super::{entry, npm};
 use crate::sources::{Catalogue, Error};
 
-/// Responses by path and query. All others are 404.
+/// Responses by path and query. All other requests get 404.
 type Answers = BTreeMap<String, (StatusCode, String)>;
 
 /// A path, and the ETag that was sent with it.
@@ -40,10 +40,12 @@ impl Site {
     }
 
     fn put(&self, path: &str, answer: &Value) {
-        self.answers
-            .lock()
-            .unwrap()
-            .insert(path.to_owned(), (StatusCode::OK, answer.to_string()));
+        self.answer(path, StatusCode::OK, answer.to_string());
+    }
+
+    fn answer(&self, path: &str, status: StatusCode, text: String) {
+        let mut answers = self.answers.lock().unwrap();
+        answers.insert(path.to_owned(), (status, text));
     }
 
     fn asked(&self) -> Vec<Asked> {
@@ -81,6 +83,10 @@ fn named(name: &str) -> Value {
 
 fn registries(url: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("test".to_owned(), url.to_owned())])
+}
+
+fn failed<T>(result: Result<T, Error>) -> Error {
+    result.err().expect("it fails")
 }
 
 const FIRST: &str = "/v0.1/servers?version=latest&limit=100&search=weather";
@@ -134,50 +140,31 @@ async fn c07_the_official_api_is_read_page_by_page_and_from_the_cache() {
     let paths: Vec<String> = site.asked().into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, [FIRST.to_owned(), second.clone()]);
 
-    // Unchanged responses are not sent twice.
+    // The registry does not send an unchanged response twice.
     assert_eq!(names(Some("test")).await.0, found);
     assert!(site.asked().iter().all(|(_, tag)| tag.is_some()));
-    let listing = catalogue
-        .get(&known, None, "com.example/weather")
-        .await
-        .unwrap();
+    let name = "com.example/weather";
+    let listing = catalogue.get(&known, None, name).await.unwrap();
     assert_eq!(listing.document.version, "1.2.3");
     // A short name that two publishers have is ambiguous.
-    let error = catalogue
-        .get(&known, Some("test"), "weather")
-        .await
-        .err()
-        .unwrap();
+    let error = failed(catalogue.get(&known, Some("test"), "weather").await);
     assert!(matches!(error, Error::Ambiguous(..)), "{error}");
 
     // Without the registry, the results stay the same.
     drop(serving);
     let (found, notices) = names(Some("test")).await;
     assert_eq!(found.len(), 2);
-    assert!(
-        notices
-            .iter()
-            .any(|it| it.contains("this is its response from")),
-        "{notices:?}"
-    );
-    assert!(
-        catalogue
-            .get(&known, None, "com.example/weather")
-            .await
-            .is_ok()
-    );
+    let tells = |notices: &[String], part: &str| {
+        let told = notices.iter().any(|notice| notice.contains(part));
+        assert!(told, "{notices:?}");
+    };
+    tells(&notices, "this is its cached response from");
+    assert!(catalogue.get(&known, None, name).await.is_ok());
     let other = Catalogue::never_fresh(tempfile::tempdir().unwrap().path());
-    let error = other
-        .get(&known, None, "com.example/weather")
-        .await
-        .err()
-        .unwrap();
+    let error = failed(other.get(&known, None, name).await);
     assert!(matches!(error, Error::Down(_)), "{error}");
     let (_, notices) = other.search(&known, None, "weather").await.unwrap();
-    assert!(
-        notices.iter().any(|it| it.contains("registry `test`")),
-        "{notices:?}"
-    );
+    tells(&notices, "registry `test`");
 }
 
 #[tokio::test]
@@ -192,21 +179,18 @@ async fn c07_toolhive_s_file_is_read_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     let catalogue = Catalogue::new(folder.path());
     let known = registries(&format!("{url}/registry.json"));
-    let (servers, notices) = catalogue
+    let found = catalogue
         .search(&known, Some("test"), "WEATHER tells")
-        .await
-        .unwrap();
+        .await;
+    let (servers, notices) = found.unwrap();
     assert_eq!((servers.len(), notices.len()), (2, 0), "{notices:?}");
     let listing = catalogue.get(&known, None, "weather").await.unwrap();
     assert_eq!(listing.document.name, "io.github.stacklok/weather");
-    // By its URL, too. A fresh response is fetched only once.
+    // The file can also be named by its URL. A fresh response is fetched only once.
     let by_url = format!("{url}/registry.json");
-    assert!(
-        catalogue
-            .get(&BTreeMap::new(), Some(&by_url), "other")
-            .await
-            .is_ok()
-    );
+    let none = BTreeMap::new();
+    let found = catalogue.get(&none, Some(&by_url), "other").await;
+    assert!(found.is_ok());
     assert_eq!(site.asked().len(), 1);
 }
 
@@ -218,29 +202,23 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
     let (url, _serving) = site.clone().serve().await;
     let known = registries(&url);
     let path = "/v0.1/servers?version=latest&limit=100";
-    let deep = "[".repeat(5000);
+    let page = "<!doctype html><title>Sign in</title>".to_owned();
+    let no_registry = "not the JSON of a registry";
     for (text, status, part) in [
-        (
-            "<!doctype html><title>Sign in</title>".to_owned(),
-            StatusCode::OK,
-            "not the JSON of a registry",
-        ),
-        (deep, StatusCode::OK, "not the JSON of a registry"),
+        (page, StatusCode::OK, no_registry),
+        ("[".repeat(5000), StatusCode::OK, no_registry),
         (" ".repeat(20 << 20), StatusCode::OK, "longer than"),
         ("{}".to_owned(), StatusCode::INTERNAL_SERVER_ERROR, "500"),
         ("{}".to_owned(), StatusCode::FOUND, "302"),
     ] {
-        site.answers
-            .lock()
-            .unwrap()
-            .insert(path.to_owned(), (status, text));
+        site.answer(path, status, text);
         let (servers, notices) = catalogue.search(&known, Some("test"), "").await.unwrap();
         assert!(
             servers.is_empty() && notices[0].contains(part),
             "{part}: {notices:?}"
         );
     }
-    // Endless pages are cut off.
+    // A registry with endless pages is cut off after ten.
     for page in 0..20 {
         let at = match page {
             0 => path.to_owned(),
@@ -251,17 +229,13 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
     let (servers, notices) = catalogue.search(&known, Some("test"), "").await.unwrap();
     assert_eq!(servers.len(), 10);
     assert!(notices[0].contains("has more"), "{notices:?}");
-    // It returns another entry than requested.
+    // The registry returns another entry than requested.
     site.put(
         "/v0.1/servers/com.example%2Fa/versions/latest",
         &json!({"server": named("com.example/b")}),
     );
-    assert!(
-        catalogue
-            .get(&known, Some("test"), "com.example/a")
-            .await
-            .is_err()
-    );
+    let found = catalogue.get(&known, Some("test"), "com.example/a").await;
+    assert!(found.is_err());
     for url in [
         "http://example.com",
         "ftp://127.0.0.1",
@@ -269,20 +243,15 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
         "https://",
         "file:///etc",
     ] {
-        let error = catalogue
-            .search(&BTreeMap::new(), Some(url), "")
-            .await
-            .err();
+        let none = BTreeMap::new();
+        let error = failed(catalogue.search(&none, Some(url), "").await);
         assert!(
-            matches!(error, Some(Error::Url(_) | Error::NoRegistry(_))),
+            matches!(error, Error::Url(_) | Error::NoRegistry(_)),
             "{url}"
         );
     }
-    let error = catalogue
-        .get(&known, Some("test"), "../../admin")
-        .await
-        .err();
-    assert!(matches!(error, Some(Error::NotFound(_))));
+    let error = failed(catalogue.get(&known, Some("test"), "../../admin").await);
+    assert!(matches!(error, Error::NotFound(_)), "{error}");
 }
 
 /// Every entry of the built-in catalogue is valid and can be installed.
@@ -291,10 +260,8 @@ async fn c07_the_built_in_catalogue_is_usable_and_asks_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let catalogue = Catalogue::new(folder.path());
     let known = registries("http://127.0.0.1:9");
-    let (all, notices) = catalogue
-        .search(&known, Some("built-in"), "")
-        .await
-        .unwrap();
+    let found = catalogue.search(&known, Some("built-in"), "").await;
+    let (all, notices) = found.unwrap();
     assert!(
         all.len() >= 30 && notices.is_empty(),
         "{} {notices:?}",

@@ -104,7 +104,7 @@ proptest! {
                 Phase::Starting { .. } if !lost => prop_assert_eq!((body, timer), (Body::Launching, None)),
                 Phase::Running { .. } | Phase::Unresponsive => prop_assert_eq!(body, Body::Up),
                 Phase::Restarting | Phase::Stopping | Phase::Parting => prop_assert_eq!(body, Body::Dying),
-                // Launched while the runtime does not respond. The launch will fail or be lost as well.
+                // The server was launched while the runtime does not respond. The launch will fail or be lost as well.
                 Phase::Starting { .. } | Phase::Unknown { .. } | Phase::Ending => prop_assert_eq!(timer, None),
             }
         }

@@ -86,7 +86,7 @@ fn kinds() -> [(&'static str, Rules); 8] {
         lazy: true,
         ..Rules::PROCESS
     };
-    // Without jitter, so that the table is the same each time.
+    // Jitter is off, so that the table is the same each time.
     let fixed = |rules| Rules {
         jitter: false,
         ..rules
@@ -126,6 +126,13 @@ impl Story {
         }
     }
 
+    /// A story that begins after a caller needed the server.
+    fn wanted(rules: Rules) -> Self {
+        let mut story = Self::of(rules);
+        story.tell(Event::Wanted);
+        story
+    }
+
     fn running(restart: RestartPolicy) -> Self {
         let mut story = Self::new(restart);
         story.tell(Event::StartRequested);
@@ -162,7 +169,7 @@ fn launches(actions: &[Action]) -> usize {
     actions.iter().filter(launch).count()
 }
 
-/// The actions without the saved words.
+/// Returns the actions without the saved words.
 fn deeds(mut actions: Vec<Action>) -> Vec<Action> {
     actions.retain(|action| !matches!(action, Action::Save(_)));
     actions

@@ -10,7 +10,7 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
     Ready,
-    /// It ends, whatever it is doing.
+    /// The instance ends, whatever it is doing.
     End(End),
     Stop,
     Start,
@@ -78,9 +78,9 @@ struct Model {
     /// Since when it has been running and responding.
     steady: Option<u64>,
     missed: u32,
-    /// When it is due to be launched.
+    /// When the server is due to be launched.
     due: Option<u64>,
-    /// True if it is launched once the current instance is gone.
+    /// True if the server is launched once the current instance is gone.
     again: bool,
 }
 
@@ -289,7 +289,7 @@ fn h10_backoff_is_the_models_on_paused_time() {
                 world.wait(gap).await;
                 world.op(op);
             }
-            // The pending event arrives on time.
+            // A pending launch happens on time.
             if world.state.next_attempt().is_some() {
                 world.wait(300_000).await;
                 assert_eq!(world.body, Body::Launching);

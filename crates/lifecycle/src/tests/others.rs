@@ -2,11 +2,10 @@
 
 use super::*;
 
-/// A server that had responded is restarted immediately, ten times a minute.
+/// A server that became ready before it exited is restarted at once, up to ten times a minute.
 #[test]
 fn u02_a_healthy_process_is_started_at_once() {
-    let mut story = Story::of(Rules::PROCESS);
-    story.tell(Event::Wanted);
+    let mut story = Story::wanted(Rules::PROCESS);
     for _ in 0..300 {
         story.tell(Event::Ready);
         assert_eq!(launches(&story.after(secs(7), CRASH)), 1);
@@ -20,18 +19,17 @@ fn u02_a_healthy_process_is_started_at_once() {
     assert_eq!(story.word(), "backoff");
 }
 
-/// A server that ran longer than its last wait, and responded, no longer waits.
+/// A server that became ready and ran longer than its last backoff is restarted at once when it exits.
 #[test]
 fn a_wait_is_forgiven() {
-    let mut story = Story::of(Rules::PROCESS);
-    story.tell(Event::Wanted);
+    let mut story = Story::wanted(Rules::PROCESS);
     for _ in 0..4 {
         story.tell(start_failed());
         let next = story.state.next_attempt().expect("it waits");
         assert!(next > story.now);
         story.now = next;
         assert_eq!(launches(&story.tell(Event::TimerFired)), 1);
-        // Until then, callers get the reason.
+        // Until it is ready, callers get the reason of the last failure.
         assert_eq!(story.state.phase(), Phase::Starting { patient: false });
     }
     story.tell(Event::Ready);
@@ -42,8 +40,7 @@ fn a_wait_is_forgiven() {
 /// A server that exits right after its first response is not restarted endlessly.
 #[test]
 fn a_process_that_keeps_ending_waits_longer_and_longer() {
-    let mut story = Story::of(Rules::PROCESS);
-    story.tell(Event::Wanted);
+    let mut story = Story::wanted(Rules::PROCESS);
     let start = story.now;
     let mut starts = 0;
     while story.now - start < secs(3600) {
@@ -58,7 +55,7 @@ fn a_process_that_keeps_ending_waits_longer_and_longer() {
     assert!(starts < 100, "{starts}");
 }
 
-/// Half of each wait is fixed, half is random. The random numbers come from the state.
+/// Half of each backoff is fixed and half is random. The random numbers come from the seed in the state.
 #[test]
 fn p07_waits_double_up_to_a_minute() {
     let waits = |seed| {
@@ -87,11 +84,10 @@ fn p07_a_connection_that_held_is_made_again_at_once() {
         cause: Cause::Closed("reset".to_owned()),
         answered: true,
     };
-    let mut story = Story::of(Rules::REMOTE);
-    story.tell(Event::Wanted);
+    let mut story = Story::wanted(Rules::REMOTE);
     story.tell(Event::Ready);
     assert_eq!(launches(&story.after(secs(2), closed())), 1);
-    // Callers do not wait for that.
+    // Callers do not wait for the new connection.
     assert_eq!(story.state.phase(), Phase::Starting { patient: false });
     story.tell(Event::Ready);
     assert_eq!(launches(&story.after(secs(2), closed())), 0);
@@ -101,8 +97,7 @@ fn p07_a_connection_that_held_is_made_again_at_once() {
 #[test]
 fn p12_three_starts_that_came_to_nothing() {
     let (_, rules) = kinds()[3];
-    let mut story = Story::of(rules);
-    story.tell(Event::Wanted);
+    let mut story = Story::wanted(rules);
     for _ in 0..2 {
         assert_eq!(notes(&story.tell(start_failed())), ["crashed", "backoff"]);
         story.now = story.state.next_attempt().expect("it waits");
@@ -128,12 +123,11 @@ fn p12_three_starts_that_came_to_nothing() {
     assert_eq!(story.state.failures(), 0);
 }
 
-/// An obstacle that waiting cannot remove is reported once and is not a crash.
+/// An obstacle to the start, such as a missing command, is reported once and does not count as a crash.
 #[test]
 fn u04_what_cannot_be_started_is_blocked() {
     for (_, rules) in kinds() {
-        let mut story = Story::of(rules);
-        story.tell(Event::Wanted);
+        let mut story = Story::wanted(rules);
         assert_eq!(notes(&story.tell(refused(Some(60)))), ["blocked"]);
         for _ in 0..100 {
             let actions = story.after(secs(60), Event::TimerFired);
@@ -142,10 +136,10 @@ fn u04_what_cannot_be_started_is_blocked() {
         }
         assert_eq!((story.word(), story.state.failures()), ("blocked", 0));
         assert_eq!(story.state.restarts(), 0);
-        // It starts by itself once the obstacle is gone.
+        // The server starts without an order once the obstacle is gone.
         story.after(secs(60), Event::TimerFired);
         assert_eq!(notes(&story.tell(Event::Ready)), ["ready"]);
-        // If it returns, it is reported again.
+        // If the obstacle returns, it is reported again.
         story.tell(Event::RestartRequested);
         story.tell(Event::Stopped);
         assert_eq!(notes(&story.tell(refused(None))), ["blocked"]);
@@ -158,16 +152,14 @@ fn u04_what_cannot_be_started_is_blocked() {
 fn p10_nobody_uses_it() {
     let (_, lazy) = kinds()[2];
     let unused = || Event::Unused { grace: GRACE };
-    let mut story = Story::of(lazy);
-    story.tell(Event::Wanted);
+    let mut story = Story::wanted(lazy);
     story.tell(Event::Ready);
     assert_eq!(story.tell(unused()), [Action::Stop { grace: GRACE }]);
     assert_eq!(story.tell(Event::Stopped), []);
     assert_eq!(story.word(), "idle");
     assert_eq!(launches(&story.tell(Event::Wanted)), 1);
 
-    let mut busy = Story::of(Rules::PROCESS);
-    busy.tell(Event::Wanted);
+    let mut busy = Story::wanted(Rules::PROCESS);
     busy.tell(Event::Ready);
     assert_eq!(busy.tell(unused()), []);
 }

@@ -26,7 +26,7 @@ fn h08_what_boots() {
 
 #[test]
 fn h09_the_policies_are_dockers() {
-    // Whether it is restarted after code 0, another code, a signal, and a failed start.
+    // `expect`: whether the server is restarted after code 0, another code, a signal, and a failed start.
     for (policy, expect) in [
         (RestartPolicy::Always, [true, true, true, true]),
         (RestartPolicy::UnlessStopped, [true, true, true, true]),
@@ -170,11 +170,10 @@ fn h12_a_restart_by_hand() {
 #[test]
 fn h15_a_server_that_does_not_answer() {
     let mut story = Story::running(RestartPolicy::Always);
-    assert_eq!(story.tell(Event::HeartbeatMissed), []);
-    assert_eq!(story.tell(Event::HeartbeatMissed), []);
-    assert_eq!(story.tell(Event::HeartbeatAnswered), []);
-    assert_eq!(story.tell(Event::HeartbeatMissed), []);
-    assert_eq!(story.tell(Event::HeartbeatMissed), []);
+    let [missed, answered] = [Event::HeartbeatMissed, Event::HeartbeatAnswered];
+    for event in [&missed, &missed, &answered, &missed, &missed] {
+        assert_eq!(story.tell(event.clone()), []);
+    }
     let warning = Note::Unresponsive { missed: 3 };
     assert!(warning.is_warning());
     assert_eq!(
@@ -210,7 +209,7 @@ fn nothing_is_started_twice_when_the_runtime_was_lost() {
     );
     story.tell(Event::Ready);
 
-    // However often this happens, since it is not the server's fault.
+    // The server is launched at once each time, since a lost instance is not its fault.
     for _ in 0..10 {
         story.tell(Event::RuntimeLost);
         assert_eq!(launches(&story.tell(back(false))), 1);

@@ -32,16 +32,12 @@ fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
         state.failures = failures;
         state
     };
-    let told = |until| {
-        let mut state = of(Phase::Blocked { until }, &none, up);
-        state.told = Some("no image `x`".to_owned());
-        state
-    };
-    let again = |phase| {
+    let told = |phase| {
         let mut state = of(phase, &none, up);
         state.told = Some("no image `x`".to_owned());
         state
     };
+    let blocked = |until| told(Phase::Blocked { until });
     vec![
         ("idle", of(Phase::Idle, &none, Last::ByHand)),
         ("stopped", of(Phase::Stopped, &none, Last::ByHand)),
@@ -51,7 +47,7 @@ fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
         ("starting, after two failed starts", of_failed(2, starting)),
         (
             "starting, after it was blocked",
-            again(Phase::Starting { patient: false }),
+            told(Phase::Starting { patient: false }),
         ),
         ("running, 2 heartbeats missed", of(running(2), &none, up)),
         (
@@ -72,8 +68,8 @@ fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
             "unavailable",
             of_failed(3, Phase::Unavailable { until: now }),
         ),
-        ("blocked", told(None)),
-        ("blocked, check due", told(Some(now))),
+        ("blocked", blocked(None)),
+        ("blocked, check due", blocked(Some(now))),
         ("restarting", of(Phase::Restarting, &none, up)),
         (
             "stopping, by hand",

@@ -1,9 +1,9 @@
 //! Connecting to servers: era detection and the handshake.
 //!
 //! A byte stream gets `initialize` first. A server that accepts it is treated as legacy, so a process that supports
-//! both eras does not have to be started twice. Only a server that refuses gets `server/discover`. A URL gets the
-//! modern request first, because there the HTTP status shows the era (2026-07-28 basic/transports/streamable-http
-//! "Backward Compatibility").
+//! both eras does not have to be started twice. Only a server that refuses it gets `server/discover`. A URL gets the
+//! modern request first, because the HTTP status shows the era (2026-07-28 basic/transports/streamable-http "Backward
+//! Compatibility").
 
 use super::handshake::handshake;
 use crate::client::handshake::ConnectError;

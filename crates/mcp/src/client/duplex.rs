@@ -4,7 +4,7 @@
 //! in a table by id. A server request or log message goes to the only caller with calls in flight; with several callers
 //! it is ambient.
 //!
-//! Invariant: every request from the server reaches someone who answers it, or is answered here.
+//! Invariant: every request from the server reaches a caller that answers it, or is answered by this module.
 
 use std::{
     collections::HashMap,
@@ -129,7 +129,7 @@ impl Duplex {
         }
     }
 
-    /// Sends a message if the queue has room, without waiting. A server that does not read loses it.
+    /// Sends a message if the queue has room, without waiting. If the server does not read, the message is lost.
     pub(crate) fn send_behind(&self, frame: &Frame) {
         let _ = self.shared.outbound.try_send(frame.text().clone());
     }
@@ -449,7 +449,7 @@ mod tests {
         }
     }
 
-    /// A log message that could belong to several callers goes to each of them once.
+    /// A log message that could belong to several callers is sent to each of them once.
     #[tokio::test]
     async fn a_log_message_goes_to_each_caller() {
         let mut world = world();
@@ -475,7 +475,7 @@ mod tests {
         world.link.deliver(Bytes::from_static(ASKED));
         drop(call);
         assert!(matches!(world.ambient.try_recv(), Ok(Event::Request(_))));
-        // Drain the request and its cancellation.
+        // This drains the request and its cancellation.
         while world.outbound.try_recv().is_ok() {}
         // The second server request does not fit into the ambient queue and is refused by the link.
         world.link.deliver(Bytes::from_static(ASKED));

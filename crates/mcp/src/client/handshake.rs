@@ -51,7 +51,8 @@ pub enum ConnectError {
     Timeout(Duration),
     #[error("the handshake failed: {0}")]
     Call(#[from] CallError),
-    /// The server refused `initialize`, so it may be modern. A byte stream cannot be used any further.
+    /// The server refused `initialize`, so it may be modern. On a byte stream, `server/discover` has failed as well, so
+    /// another attempt needs a new process.
     #[error("the server refused `initialize`: {0}")]
     NotLegacy(RpcError),
     #[error("the server refused `server/discover`: {0}")]

@@ -36,7 +36,7 @@ use crate::{
 /// An event of a call.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A notification of the call. A progress token in it is the upstream one.
+    /// A notification of the call. Its progress token, if any, is the upstream one.
     Notification(Frame),
     /// A server request in mid-call, to be answered with [`Client::send`]. Legacy era only.
     Request(Frame),
@@ -127,7 +127,7 @@ pub struct ServerInfo {
     /// Its `serverInfo` (possibly from `_meta`): JSON text.
     pub implementation: Option<Bytes>,
     pub instructions: Option<String>,
-    /// Its position in the chain of gateways, if it is one.
+    /// The server's position in the chain of gateways, if it is a gateway.
     pub behind: Option<Behind>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Slot {
 struct State {
     waiting: VecDeque<Event>,
     end: Option<Result<Frame, CallError>>,
-    /// The receiver has stopped waiting.
+    /// True if the receiver has stopped waiting.
     closed: bool,
     waker: Option<Waker>,
 }
@@ -33,7 +33,8 @@ impl Slot {
         Arc::default()
     }
 
-    /// Adds an event before the end. Returns it if the call is over or the queue is full of server requests.
+    /// Adds an event that comes before the call's end. Returns it if the call is over or the queue is full of server
+    /// requests.
     #[must_use]
     pub(super) fn push(&self, event: Event) -> Option<Event> {
         let mut state = self.state.lock();

@@ -1,6 +1,6 @@
 //! Assigns messages without a call id to calls.
 //!
-//! A server request or log message does not name the call that it came up in. It is assigned only if all calls in
+//! A server request or log message does not name the call that it belongs to. It is assigned only if all calls in
 //! flight have the same caller: then it reaches the right client, whichever of that client's calls it belongs to.
 
 use std::{
@@ -83,6 +83,6 @@ pub(super) fn newest_of_each<'a>(
 
 /// The response to a server request that does not fit into the queue.
 pub(super) fn too_many(question: &Frame) -> Frame {
-    let why = "too many messages of the server wait already";
+    let why = "too many messages from the server are already waiting";
     Frame::error(question.id(), &RpcError::internal(why))
 }

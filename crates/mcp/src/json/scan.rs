@@ -272,7 +272,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
             escaped,
         };
         let seen = &self.keys[start..];
-        let twin = seen.iter().any(|other| {
+        let is_duplicate = seen.iter().any(|other| {
             if escaped || other.escaped {
                 unescape(raw(other)) == unescape(raw(&key))
             } else {
@@ -289,7 +289,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         } else {
             self.keys.push(key);
         }
-        !twin
+        !is_duplicate
     }
 
     /// Reads a string. Returns the span between its quotes, and true if it has escapes.

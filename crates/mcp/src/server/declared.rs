@@ -1,7 +1,7 @@
 //! A legacy client's capabilities as a bit set, which fits into a session id.
 //!
-//! Only capabilities that the gateway uses, or that the specification gives a meaning at a server, have a bit. Never
-//! change the meaning of a bit, because ids outlive the program that made them.
+//! A capability has a bit only if the gateway uses it or the specification gives it a meaning for servers. Never change
+//! the meaning of a bit, because ids outlive the program that made them.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

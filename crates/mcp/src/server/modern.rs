@@ -70,7 +70,7 @@ pub fn check<'a>(
         .to_str()
         .map_err(|_| {
             mismatch(format!(
-                "header {PROTOCOL_VERSION} holds other than visible ASCII"
+                "header {PROTOCOL_VERSION} has characters other than visible ASCII"
             ))
         })?;
     if let Some(face) = &face {

@@ -238,7 +238,7 @@ impl Streams {
         }
     }
 
-    /// Records that a reader left. Ignored unless it was the newest one.
+    /// Records that a reader left. Ignored unless that reader was the newest one.
     pub(super) fn left(&mut self, number: u64, turn: u64) {
         let Some(stream) = self.get(number).filter(|stream| stream.turn == turn) else {
             return;
@@ -337,8 +337,8 @@ impl Stream {
         dropped.event.len()
     }
 
-    /// Drops events that were held for too long. Returns their bytes. By then they have arrived, or the client has
-    /// given up the connection.
+    /// Drops events that are too old. Returns their bytes. By then they have arrived, or the client has given up the
+    /// connection.
     fn expire(&mut self, now: Instant) -> usize {
         let before = self.bytes;
         while let Some(sent) = self.sent.pop_front_if(|sent| is_old(sent.when, now)) {

@@ -117,7 +117,7 @@ impl ClientInfo {
 pub struct Session {
     id: SessionId,
     caller: CallerId,
-    /// The principal that opened the session. No other may use it.
+    /// The principal that opened the session. No other principal may use it.
     principal: Arc<str>,
     face: OnceLock<ClientInfo>,
     /// 0: not set. Otherwise the index in [`bridge::LOG_LEVELS`] plus one.
@@ -306,7 +306,7 @@ impl Session {
             let mut asked = self.asked.lock();
             if asked.len() >= MAX_ASKED {
                 return Err(RpcError::internal(format!(
-                    "the client has {MAX_ASKED} requests to answer already"
+                    "the client has not answered {MAX_ASKED} earlier requests"
                 )));
             }
             asked.insert(id, answer);
@@ -320,7 +320,7 @@ impl Session {
         if outbox.push(Weight::Must, request.text().clone()) {
             Ok(asked)
         } else {
-            Err(RpcError::internal("the client does not read"))
+            Err(RpcError::internal("the client does not read its messages"))
         }
     }
 
@@ -342,7 +342,7 @@ impl Session {
         let mut in_flight = self.in_flight.lock();
         if in_flight.len() >= MAX_IN_FLIGHT {
             return Err(RpcError::internal(format!(
-                "{MAX_IN_FLIGHT} requests of this client are in flight already"
+                "{MAX_IN_FLIGHT} requests of this client are already in flight"
             )));
         }
         if in_flight.contains_key(&id) {

@@ -396,7 +396,7 @@ mod tests {
             assert!(held(&session) <= MAX_SESSION_HELD_BYTES);
             calls.push((answerer, reader));
         }
-        // The first streams belong to running calls and are held, so the latest one lost its events.
+        // The first streams belong to running calls, so their events are kept, and the latest stream lost its events.
         assert!(session.resume("1-0").is_ok());
         assert_eq!(session.resume("12-0").err(), Some(Lost::Unknown));
         for (answerer, reader) in calls {
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(held(&session), 0);
     }
 
-    /// Held events expire.
+    /// Held events are dropped when they expire.
     #[tokio::test]
     async fn what_is_held_has_its_time() {
         let session = session(Version::V2025_11_25);

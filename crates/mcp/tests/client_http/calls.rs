@@ -105,32 +105,27 @@ async fn unacceptable_answers_end_the_call() {
         );
     }
     let plain = |body: &'static str| move |_: &Hit| text(200, Some("application/json"), body);
-    check(plain(r#"{"jsonrpc":"2.0","id":999,"result":{}}"#), "id 999").await;
-    check(
-        plain(r#"{"jsonrpc":"2.0","id":"2","result":{}}"#),
-        "id \"2\"",
-    )
-    .await;
-    check(
-        plain(r#"{"jsonrpc":"2.0","id":2,"id":2,"result":{}}"#),
-        "duplicate key",
-    )
-    .await;
-    check(
-        plain(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#),
-        "not a response",
-    )
-    .await;
-    check(plain("[]"), "object").await;
-    check(plain("{"), "refused").await;
-    check(plain(""), "empty").await;
+    for (body, expect) in [
+        (r#"{"jsonrpc":"2.0","id":999,"result":{}}"#, "id 999"),
+        (r#"{"jsonrpc":"2.0","id":"2","result":{}}"#, "id \"2\""),
+        (
+            r#"{"jsonrpc":"2.0","id":2,"id":2,"result":{}}"#,
+            "duplicate key",
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#,
+            "not a response",
+        ),
+        ("[]", "object"),
+        ("{", "refused"),
+        ("", "empty"),
+    ] {
+        check(plain(body), expect).await;
+    }
     check(|_| text(200, Some("text/html"), "<html>"), "neither JSON").await;
     check(|_| empty(202), "HTTP 202 instead").await;
-    check(
-        |_| text(503, Some("text/plain"), "try\r\nlater"),
-        "HTTP 503: try  later",
-    )
-    .await;
+    let busy = |_: &Hit| text(503, Some("text/plain"), "try\r\nlater");
+    check(busy, "HTTP 503: try  later").await;
     check(|_| text(502, Some("text/html"), "<html>"), "HTTP 502").await;
     let foreign = |_: &Hit| json_reply(500, &error(&json!(999), -1, "not yours"));
     check(foreign, "HTTP 500: not yours").await;
@@ -174,7 +169,7 @@ async fn an_endless_body_is_refused_within_the_bound() {
             let (sender, mut reply) = crate::server::stream();
             let media = "application/json".parse().expect("a value");
             reply.headers_mut().insert("content-type", media);
-            // 64 KiB at a time until the reader is gone.
+            // Writes 64 KiB at a time until the reader is gone.
             tokio::task::spawn_blocking(move || {
                 while sender.blocking_send("x".repeat(64 * 1024)).is_ok() {}
             });
@@ -182,20 +177,14 @@ async fn an_endless_body_is_refused_within_the_bound() {
         })
         .await;
     let (client, _ambient) = soon(server.connect()).await.expect("a modern server");
-    let error = answer(&client).await.expect_err("too long");
-    assert!(
-        error.to_string().contains("longer than 1048576 bytes"),
-        "{error}"
-    );
+    let error = answer(&client).await.expect_err("too long").to_string();
+    assert!(error.contains("longer than 1048576 bytes"), "{error}");
 
     let server =
         modern(|_| async { text(200, Some("application/json"), &" ".repeat(2 << 20)) }).await;
     let (client, _ambient) = soon(server.connect()).await.expect("a modern server");
-    let error = answer(&client).await.expect_err("too long");
-    assert!(
-        error.to_string().contains("longer than 1048576 bytes"),
-        "{error}"
-    );
+    let error = answer(&client).await.expect_err("too long").to_string();
+    assert!(error.contains("longer than 1048576 bytes"), "{error}");
 }
 
 #[tokio::test]
@@ -204,14 +193,8 @@ async fn a_forgotten_session_ends_the_conversation() {
         |_| empty(404),
         |_| json_reply(404, &error(&Value::Null, -32001, "Session not found")),
         |hit| {
-            json_reply(
-                400,
-                &error(
-                    hit.id(),
-                    -32000,
-                    "Bad Request: No valid session ID provided",
-                ),
-            )
+            let why = "Bad Request: No valid session ID provided";
+            json_reply(400, &error(hit.id(), -32000, why))
         },
     ];
     for reply in forgetful {
@@ -246,8 +229,8 @@ async fn a_forgotten_session_ends_the_conversation() {
     );
 }
 
-/// A call that the server works on gets its response, even if another call of the session is told that the session is
-/// lost. It must not look safe to retry.
+/// A call that the server works on gets its response, even if another call of the session gets the error that the
+/// session is lost. The call must not look safe to retry.
 #[tokio::test]
 async fn a_call_in_flight_outlives_a_forgotten_session() {
     let (go, going) = tokio::sync::watch::channel(false);

@@ -49,18 +49,12 @@ fn refused(_: &Hit) -> Reply {
 
 #[tokio::test]
 async fn a_modern_answer_decides() {
-    check(
-        |hit| json_reply(200, &result(hit, discover_result())),
-        refused,
-        Ok(Version::V2026_07_28),
-    )
-    .await;
-    check(
-        |hit| events(&[": hello\n\n".into(), event(&result(hit, discover_result()))]),
-        refused,
-        Ok(Version::V2026_07_28),
-    )
-    .await;
+    let modern = Ok(Version::V2026_07_28);
+    let plain = |hit: &Hit| json_reply(200, &result(hit, discover_result()));
+    check(plain, refused, modern).await;
+    let stream =
+        |hit: &Hit| events(&[": hello\n\n".into(), event(&result(hit, discover_result()))]);
+    check(stream, refused, modern).await;
 }
 
 #[tokio::test]
@@ -72,18 +66,10 @@ async fn a_modern_error_decides() {
             json_reply(400, &body)
         }
     };
-    check(
-        unsupported(json!(["2027-01-01"])),
-        initialized,
-        Err("2027-01-01"),
-    )
-    .await;
-    check(
-        unsupported(json!(["2027-01-01", "2025-06-18"])),
-        initialized,
-        Ok(Version::V2025_06_18),
-    )
-    .await;
+    let newer = unsupported(json!(["2027-01-01"]));
+    check(newer, initialized, Err("2027-01-01")).await;
+    let both = unsupported(json!(["2027-01-01", "2025-06-18"]));
+    check(both, initialized, Ok(Version::V2025_06_18)).await;
     for code in [-32020, -32021] {
         let discover = move |hit: &Hit| json_reply(400, &error(hit.id(), code, "it is modern"));
         check(discover, initialized, Err("it is modern")).await;
@@ -92,56 +78,26 @@ async fn a_modern_error_decides() {
 
 #[tokio::test]
 async fn anything_else_means_initialize() {
-    for status in [400, 401, 404, 405, 406, 415, 500, 202] {
-        check(
-            move |_| empty(status),
-            initialized,
-            Ok(Version::V2025_06_18),
-        )
-        .await;
-    }
     let legacy = Ok(Version::V2025_06_18);
-    check(
-        |hit| json_reply(200, &error(hit.id(), -32601, "Method not found")),
-        initialized,
-        legacy,
-    )
-    .await;
-    check(
-        |hit| json_reply(404, &error(hit.id(), -32601, "Method not found")),
-        initialized,
-        legacy,
-    )
-    .await;
-    check(
-        |_| json_reply(400, &error(&Value::Null, -32000, "Not initialized")),
-        initialized,
-        legacy,
-    )
-    .await;
-    check(
-        |_| text(200, Some("text/html"), "<html>"),
-        initialized,
-        legacy,
-    )
-    .await;
-    check(
-        |hit| json_reply(200, &result(hit, json!({}))),
-        initialized,
-        legacy,
-    )
-    .await;
-    check(
-        |_| empty(400),
-        |hit| {
-            events(&[
-                "id: 1\ndata:\n\n".into(),
-                event(&result(hit, initialize_result("2025-11-25"))),
-            ])
-        },
-        Ok(Version::V2025_11_25),
-    )
-    .await;
+    for status in [400, 401, 404, 405, 406, 415, 500, 202] {
+        check(move |_| empty(status), initialized, legacy).await;
+    }
+    for status in [200, 404] {
+        let unknown =
+            move |hit: &Hit| json_reply(status, &error(hit.id(), -32601, "Method not found"));
+        check(unknown, initialized, legacy).await;
+    }
+    let early = |_: &Hit| json_reply(400, &error(&Value::Null, -32000, "Not initialized"));
+    check(early, initialized, legacy).await;
+    let page = |_: &Hit| text(200, Some("text/html"), "<html>");
+    check(page, initialized, legacy).await;
+    let nothing = |hit: &Hit| json_reply(200, &result(hit, json!({})));
+    check(nothing, initialized, legacy).await;
+    let stream = |hit: &Hit| {
+        let answer = event(&result(hit, initialize_result("2025-11-25")));
+        events(&["id: 1\ndata:\n\n".into(), answer])
+    };
+    check(|_| empty(400), stream, Ok(Version::V2025_11_25)).await;
 }
 
 #[tokio::test]
@@ -149,18 +105,11 @@ async fn both_refusals_are_told() {
     let refuse = |code, message: &'static str| {
         move |hit: &Hit| json_reply(400, &error(hit.id(), code, message))
     };
-    check(
-        refuse(-32601, "discover me not"),
-        refuse(-32602, "nor initialize"),
-        Err("discover me not"),
-    )
-    .await;
-    check(
-        refuse(-32601, "discover me not"),
-        refuse(-32602, "nor initialize"),
-        Err("nor initialize"),
-    )
-    .await;
+    for told in ["discover me not", "nor initialize"] {
+        let discover = refuse(-32601, "discover me not");
+        let initialize = refuse(-32602, "nor initialize");
+        check(discover, initialize, Err(told)).await;
+    }
 }
 
 #[tokio::test]

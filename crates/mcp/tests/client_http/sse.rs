@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use crate::{
     calls::{answer, call_frame, start},
     server::{
-        Hit, Reply, Server, empty, error, event, initialize_result, json_reply, options, result,
-        soon, stream,
+        Hit, Reply, Server, empty, error, event, events, initialize_result, json_reply, options,
+        result, soon, stream,
     },
 };
 
@@ -43,11 +43,8 @@ where
                 return empty(405);
             }
             let say = |message| {
-                let sender = out
-                    .lock()
-                    .expect("unharmed")
-                    .clone()
-                    .expect("an open stream");
+                let sender = out.lock().expect("unharmed").clone();
+                let sender = sender.expect("an open stream");
                 async move { sender.send(event(&message)).await.expect("a reader") }
             };
             match hit.rpc() {
@@ -87,17 +84,9 @@ async fn calls_go_by_post_and_come_by_the_stream() {
             b"{\"via\":\"sse\"}"
         );
     }
-    assert!(
-        server
-            .hits()
-            .iter()
-            .all(|hit| hit.header("x-key") == Some("k"))
-    );
-    let posts: Vec<_> = server
-        .hits()
-        .into_iter()
-        .filter(|hit| hit.method == Method::POST)
-        .collect();
+    let mut posts = server.hits();
+    assert!(posts.iter().all(|hit| hit.header("x-key") == Some("k")));
+    posts.retain(|hit| hit.method == Method::POST);
     assert!(posts.iter().all(|hit| hit.path == "/messages?s=1"));
     let order: Vec<&str> = posts.iter().take(3).map(Hit::rpc).collect();
     assert_eq!(
@@ -107,15 +96,11 @@ async fn calls_go_by_post_and_come_by_the_stream() {
     assert!(server.connections() <= 3);
     // Scenario P07: calls fail at once when the stream drops.
     *out.lock().expect("unharmed") = None;
-    assert!(
-        soon(client.closed())
-            .await
-            .contains("ended the event stream")
-    );
-    let failed = soon(client.call(Outgoing::new(&call_frame())))
-        .await
-        .map(|_| ());
-    assert!(matches!(failed, Err(CallError::Closed(_))), "{failed:?}");
+    let why = soon(client.closed()).await;
+    assert!(why.contains("ended the event stream"), "{why}");
+    let failed = soon(client.call(Outgoing::new(&call_frame()))).await;
+    let failed = failed.err();
+    assert!(matches!(failed, Some(CallError::Closed(_))), "{failed:?}");
 }
 
 #[tokio::test]
@@ -155,21 +140,10 @@ async fn a_foreign_endpoint_is_refused() {
     let url: &'static str = Box::leak(foreign.url.clone().into_boxed_str());
     for endpoint in [url, "//other.test/messages", "https://127.0.0.1/messages"] {
         let server = sse(endpoint, Out::default(), |_| empty(202)).await;
-        let direct = connect(&server).await.map(|_| ()).expect_err("foreign");
-        assert!(
-            direct
-                .to_string()
-                .contains("not at the server's own origin"),
-            "{direct}"
-        );
-        let found = soon(server.connect())
-            .await
-            .map(|_| ())
-            .expect_err("foreign");
-        assert!(
-            found.to_string().contains("not at the server's own origin"),
-            "{found}"
-        );
+        for connected in [connect(&server).await, soon(server.connect()).await] {
+            let error = connected.map(|_| ()).expect_err("foreign").to_string();
+            assert!(error.contains("not at the server's own origin"), "{error}");
+        }
     }
     assert!(foreign.hits().is_empty());
 }
@@ -186,15 +160,9 @@ async fn what_is_no_sse_server_is_told() {
     };
     check(|| empty(404), "HTTP 404").await;
     check(|| empty(401), "set `headers`").await;
-    check(
-        || json_reply(200, &json!({})),
-        "does not return an event stream",
-    )
-    .await;
-    check(
-        || crate::server::events(&["data: {}\n\n".into()]),
-        "does not begin with",
-    )
-    .await;
-    check(|| crate::server::events(&[]), "ended the event stream").await;
+    let none = || json_reply(200, &json!({}));
+    check(none, "does not return an event stream").await;
+    let other = || events(&["data: {}\n\n".into()]);
+    check(other, "does not begin with").await;
+    check(|| events(&[]), "ended the event stream").await;
 }

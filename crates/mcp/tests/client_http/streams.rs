@@ -18,8 +18,14 @@ use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     calls::{answer, start},
-    server::{Hit, Reply, empty, event, events, json_reply, legacy, modern, result, soon, stream},
+    server::{
+        Hit, Reply, Server, empty, event, events, json_reply, legacy, modern, result, soon, stream,
+    },
 };
+
+fn cancellations(server: &Server) -> usize {
+    server.count(|hit| hit.rpc() == "notifications/cancelled")
+}
 
 #[tokio::test]
 async fn notifications_and_requests_come_before_the_answer() {
@@ -68,10 +74,7 @@ async fn notifications_and_requests_come_before_the_answer() {
     assert_eq!(pong.body["result"], json!({}));
     let roots = server.hit(|hit| hit.body["id"] == 77).await;
     assert_eq!(roots.body["result"]["roots"], json!([]));
-    assert_eq!(
-        server.count(|hit| hit.rpc() == "notifications/cancelled"),
-        0
-    );
+    assert_eq!(cancellations(&server), 0);
 }
 
 #[tokio::test]
@@ -100,10 +103,7 @@ async fn a_dropped_call_is_cancelled_at_a_legacy_server() {
     // A request that was never sent is not cancelled.
     drop(start(&client).await);
     let _ = soon(client.send(&Frame::notification("notifications/cancelled", None))).await;
-    assert_eq!(
-        server.count(|hit| hit.rpc() == "notifications/cancelled"),
-        2
-    );
+    assert_eq!(cancellations(&server), 2);
 }
 
 #[tokio::test]
@@ -147,10 +147,7 @@ async fn a_dropped_call_closes_its_stream_at_a_modern_server() {
         }
         drop(call);
         soon(is_gone.recv()).await;
-        assert_eq!(
-            server.count(|hit| hit.rpc() == "notifications/cancelled"),
-            0
-        );
+        assert_eq!(cancellations(&server), 0);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Stores the runs of agents. Calls of servers are recorded by the gateway.
+//! Stores agent runs. The gateway records the calls to servers.
 
 use std::collections::HashMap;
 

@@ -95,7 +95,7 @@ pub(crate) enum NoTurn {
          toolwharf.toml"
     )]
     TooMany(usize),
-    #[error("Toolwharf is stopping: say it again once it is back")]
+    #[error("Toolwharf is stopping: send the message again after the restart")]
     Stopping,
 }
 
@@ -215,7 +215,7 @@ impl Agents {
         self.close();
         let cut = self.turns.lock().count;
         let why = format!(
-            "Toolwharf was stopped, and the turn had not ended after {} s more; what was complete by then is kept",
+            "Toolwharf was stopped, and the turn had not ended after {} s more; completed parts of the turn are kept",
             grace.as_secs_f32()
         );
         let made: Vec<Made> = self.made.lock().drain().map(|(_, made)| made).collect();

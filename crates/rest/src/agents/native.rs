@@ -1,4 +1,4 @@
-//! Tools of this process, by their names in `[agent] native`.
+//! Native tools, which this process carries out itself. `[agent] native` lists their names.
 
 use agent::{NativeOutcome, NativeTool};
 use serde_json::json;

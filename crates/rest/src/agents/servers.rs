@@ -57,7 +57,7 @@ pub(super) struct Ours {
     gateway: Gateway,
     projects: Arc<Projects>,
     scope: Scope,
-    /// The policy in `[agent]`. The project's own takes precedence.
+    /// The policy in `[agent]`. A policy of the project takes precedence.
     start: StartPolicy,
     started: Started,
 }
@@ -224,7 +224,7 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
 impl Servers for Ours {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         Box::pin(async {
-            // With other policies, requesting the tools starts the servers.
+            // With other start policies, listing the tools starts the servers.
             if !self.started.0.load(Ordering::Relaxed) && self.policy() == StartPolicy::Sequential {
                 self.one_after_another().await?;
             }

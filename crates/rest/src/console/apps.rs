@@ -37,7 +37,7 @@ const MAX_DOMAINS: usize = 64;
 /// The listener of the sandbox.
 pub struct Apps {
     listener: TcpListener,
-    /// Its origin, as seen by browsers.
+    /// The sandbox's origin, as browsers see it.
     origin: String,
 }
 
@@ -46,7 +46,7 @@ impl Apps {
     /// and the settings do not say how they reach this listener.
     ///
     /// # Errors
-    /// If it cannot listen at the configured address, or that is the console's own.
+    /// If it cannot listen at the configured address, or if that address is the console's.
     pub async fn open(
         settings: &Settings,
         gateway: SocketAddr,
@@ -84,7 +84,7 @@ impl Apps {
         &self.origin
     }
 
-    /// Serves until it is dropped.
+    /// Serves the sandbox's files until the future is dropped.
     pub async fn serve(self) {
         let connections = TaskTracker::new();
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -113,8 +113,8 @@ impl Apps {
     }
 }
 
-/// Listens on the port after the gateway's if that is free and the gateway's is configured (`is_fixed`), else on any
-/// port.
+/// Listens on the next port after the gateway's if the gateway's port is configured (`is_fixed`) and the next one is
+/// free, otherwise on any free port.
 async fn beside(gateway: SocketAddr, is_fixed: bool) -> anyhow::Result<TcpListener> {
     if is_fixed
         && let Some(port) = gateway.port().checked_add(1)
@@ -199,7 +199,7 @@ fn policy(uri: &Uri) -> Option<String> {
     ))
 }
 
-/// Each with a space before it.
+/// Returns the sources of these domains, each preceded by a space.
 fn sources(domains: &[String]) -> String {
     let domains = domains.iter().take(MAX_DOMAINS);
     let sources = domains.filter_map(|domain| source(domain));

@@ -74,7 +74,7 @@ async fn page(apps: Arc<str>) -> Response {
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "same-origin"),
         (header::X_FRAME_OPTIONS, "DENY"),
-        // The nonce is for one response.
+        // The nonce is valid for one response only, so the page must not be cached.
         (header::CACHE_CONTROL, "no-store"),
     ];
     (headers, PAGE.replace(NONCE, &nonce).replace(APPS, &apps)).into_response()

@@ -229,7 +229,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Start a sign-in to a server",
         || post(logins::begin),
     )
-    .about("A shared sign-in needs the role that may change the server.")
+    .about("A shared sign-in needs the role `manage`, or an administrator's key if the server is in the configuration file.")
     .takes::<api::LoginRequest>()
     .answers::<api::LoginBegun>(),
     Route::new(

@@ -8,10 +8,7 @@ use api::{DeclaredEntry, EntryChange};
 use axum::{
     Extension, Json,
     body::Bytes,
-    extract::{
-        Query, State,
-        rejection::{BytesRejection, QueryRejection},
-    },
+    extract::{State, rejection::BytesRejection},
     http::{HeaderMap, header},
     response::{IntoResponse, Response},
 };
@@ -23,14 +20,14 @@ use super::{Entry, Source, Target, file, tag_of_registration, unfit};
 use crate::{
     AppState, Problem, Rest,
     access::{Who, permit},
-    input::{self, Conditions, etag},
+    input::{self, Asked, Conditions, etag},
 };
 use auth::Role;
 use backend::{
     entries::{difference, masked, restored},
     hosting,
     loop_detection::LoopDetection,
-    registry, startup,
+    server_files, startup,
 };
 
 /// Query parameters of a change.
@@ -58,7 +55,8 @@ pub(crate) async fn show(
         Source::File => {
             permit(&who, Role::Admin, None)?;
             let name = target.key.name.clone();
-            let read = move |sources: &Sources, _: &LoopDetection| registry::entry(sources, &name);
+            let read =
+                move |sources: &Sources, _: &LoopDetection| server_files::entry(sources, &name);
             let (at, entry) = rest.live.read(read).await?;
             (etag(&entry), "file", Some(file(at)), entry)
         }
@@ -79,18 +77,17 @@ pub(crate) async fn save(
     State(rest): State<AppState>,
     who: Who,
     target: Target,
-    query: Result<Query<Changing>, QueryRejection>,
+    Asked(Changing { dry_run }): Asked<Changing>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EntryChange>, Problem> {
-    let Changing { dry_run } = input::query(query)?;
     let conditions = Conditions::of(&headers);
     let given: Value = input::json(body)?;
     if !given.is_object() {
         return Err(Problem::field(422, "", "must be an object"));
     }
     let name = &target.key.name;
-    let bad = |wrong| unfit(&format!("server `{name}` is not usable"), wrong);
+    let bad = |wrong| unfit(&format!("the entry of server `{name}` is invalid"), wrong);
     let (before, tag) = match &target.home {
         Source::File => {
             permit(&who, Role::Admin, None)?;
@@ -149,7 +146,7 @@ impl Rest {
     ) -> Result<Json<EntryChange>, Problem> {
         let name = target.key.name.clone();
         let change = move |sources: &Sources, myself: &LoopDetection| {
-            registry::update(sources, myself, &name, dry_run, |before| {
+            server_files::update(sources, myself, &name, dry_run, |before| {
                 if conditions.permit(Some(&etag(&before))).is_err() {
                     return Err(EditError::Changed(name.clone()));
                 }

@@ -1,7 +1,7 @@
 //! Routes of servers: list, show, declare, remove, start and stop.
 //!
-//! Invariant: all servers have the same routes. The place of declaration determines which table or file is changed and
-//! which role is needed. Only administrators may change commands and images.
+//! Invariant: all servers have the same routes. Where a server is declared determines which table or file a route
+//! changes, and which role it needs. Only administrators may change commands and images.
 
 mod entry;
 mod put;
@@ -18,10 +18,7 @@ use api::{Event, Events, Import, Imported, Removed, Server, Servers};
 use axum::{
     Extension, Json,
     body::Bytes,
-    extract::{
-        Query, State,
-        rejection::{BytesRejection, QueryRejection},
-    },
+    extract::{State, rejection::BytesRejection},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -31,18 +28,19 @@ use futures_util::{StreamExt as _, stream};
 use model::ProjectId;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use store::{ServerRow, WorkspaceRow};
+use store::{RegistrationRow, ServerRow};
 
 pub(super) use self::{
     entry::{save as save_entry, show as show_entry},
     put::{Entry, file, register, save, unfit},
     target::{Source, Target},
+    told::promise,
 };
 pub use self::{put::imported, told::configured};
 use super::{
     AppState, Problem, Rest,
     access::{Who, Within, permit},
-    input::{self, Conditions, Page, etag, object},
+    input::{Asked, Conditions, Page, etag, object},
 };
 use auth::{Principal, Role};
 use backend::{
@@ -50,7 +48,7 @@ use backend::{
     hosting,
     loop_detection::LoopDetection,
     projects::{REGISTERED_BY, entry as entry_of_row},
-    registry,
+    server_files,
 };
 
 /// Maximum time that a request waits for a newly registered server.
@@ -105,7 +103,7 @@ fn tag_of_row(row: &ServerRow) -> String {
     etag(&json!([given(row), row.description, row.enabled]))
 }
 
-fn tag_of_registration(row: &WorkspaceRow) -> String {
+fn tag_of_registration(row: &RegistrationRow) -> String {
     etag(&hosting::given(row))
 }
 
@@ -124,9 +122,8 @@ pub(super) async fn list(
     State(rest): State<AppState>,
     Extension(who): Who,
     Within(project): Within,
-    query: Result<Query<Listing>, QueryRejection>,
+    Asked(Listing { limit, after }): Asked<Listing>,
 ) -> Result<Json<Servers>, Problem> {
-    let Listing { limit, after } = input::query(query)?;
     let page = Page::of(limit.unwrap_or(store::MAX_PAGE), after)?;
     if let Some(project) = &project {
         rest.projects.known(project).await?;
@@ -137,7 +134,7 @@ pub(super) async fn list(
     let next = page.next(&targets, |(place, _)| place.clone());
     let products = rest.products(targets.iter().map(|(_, target)| target));
     let products = Arc::new(products.await?);
-    // Each server needs to read kernel files on another thread, or to send a request to a daemon.
+    // Reading the usage of a server blocks a thread for kernel files, or sends a request to a daemon.
     let told = targets.into_iter().map(|(_, target)| {
         let (rest, who, products) = (rest.clone(), who.clone(), products.clone());
         async move { rest.told_with(&who, &target, &products).await }
@@ -232,17 +229,16 @@ pub(super) async fn remove(
     State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,
-    query: Result<Query<Removing>, QueryRejection>,
+    Asked(Removing { volumes }): Asked<Removing>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let Removing { volumes } = input::query(query)?;
     let conditions = Conditions::of(&headers);
     let nothing = StatusCode::NO_CONTENT.into_response();
     match target.home {
         Source::File => {
             conditions.may_replace(true)?;
             let change = move |sources: &Sources, _: &LoopDetection| {
-                registry::remove(sources, &target.key.name)
+                server_files::remove(sources, &target.key.name)
             };
             let (from, notices) = rest.edit(change).await?;
             let file = file(from);
@@ -278,7 +274,7 @@ pub(super) async fn switch(
         Source::File => {
             let name = target.key.name.clone();
             let change = move |sources: &Sources, myself: &LoopDetection| {
-                registry::set_enabled(sources, myself, &name, enabled)
+                server_files::set_enabled(sources, myself, &name, enabled)
             };
             changed = Some(rest.edit(change).await?);
             Source::File
@@ -346,7 +342,7 @@ pub(super) async fn import(
         from
     };
     let change = move |sources: &Sources, myself: &LoopDetection| {
-        registry::import(sources, myself, from.as_ref(), &text)
+        server_files::import(sources, myself, from.as_ref(), &text)
     };
     let (report, warnings) = rest.edit(change).await?;
     Ok(Json(Imported {

@@ -31,7 +31,7 @@ use backend::{
     hosting,
     loop_detection::LoopDetection,
     projects::{BY_PROJECT, REGISTERED_BY},
-    registry::{self, Edited},
+    server_files::{self, Edited},
 };
 
 /// Query parameters of a registration.
@@ -51,7 +51,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Parses an entry. Masked values take the values of the previous entry `before`.
+    /// Parses an entry. Masked values are replaced by the values of the previous entry, `before`.
     ///
     /// # Errors
     /// All errors in the entry.
@@ -96,7 +96,8 @@ impl Entry {
             }
         };
         let value = Value::Object(members);
-        // Missing secrets are not an error here. A server that lacks some is stored, and its state reports it.
+        // Missing secrets are not an error here. A server that lacks secrets is stored, and its state reports the
+        // missing ones.
         errors.extend(misplaced(&value));
         let spec = check_project(project, name, &value, &Default::default());
         let spec = spec.map_err(|unfit| errors.extend(unfit.wrong));
@@ -182,7 +183,7 @@ impl Rest {
     /// Changes the files and reloads them. Also returns other errors in the files.
     pub(crate) async fn edit<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Sources, &LoopDetection) -> Result<T, registry::Error> + Send + 'static,
+        change: impl FnOnce(&Sources, &LoopDetection) -> Result<T, server_files::Error> + Send + 'static,
     ) -> Result<(T, Vec<String>), Problem> {
         let (done, taken_in) = self.live.change(change).await?;
         let not_in_force = |errors: &ConfigError| {
@@ -322,7 +323,7 @@ impl Rest {
         };
         let entry = Entry::read(&project, &name, body, before.as_ref());
         let mut server = entry
-            .map_err(|errors| unfit(&format!("server `{name}` is not usable"), errors))?
+            .map_err(|errors| unfit(&format!("the entry of server `{name}` is invalid"), errors))?
             .server;
         if !who.may(Role::Admin, Some(&project)) {
             if server.transport == TransportKind::Stdio {
@@ -372,7 +373,7 @@ impl Rest {
         let replace = conditions.may_replace(self.server(&name).is_ok())?;
         let wanted = name.clone();
         let change = move |sources: &Sources, myself: &LoopDetection| {
-            registry::put(sources, myself, &wanted, &entry, replace)
+            server_files::put(sources, myself, &wanted, &entry, replace)
         };
         let (edited, more): (Edited, _) = self.edit(change).await?;
         let status = if edited.created {

@@ -8,9 +8,13 @@ use std::sync::Arc;
 use axum::{extract::FromRequestParts, http::request::Parts};
 use engine::{Fleet, Scope, server::Server};
 use model::{Declared, ProjectId, ServerKey, ServerName};
-use store::{ServerRow, WorkspaceRow};
+use store::{RegistrationRow, ServerRow};
 
-use crate::{Problem, Rest, access::admitted, answer::shown};
+use crate::{
+    Problem, Rest,
+    access::admitted,
+    answer::{found, shown},
+};
 use auth::Principal;
 use backend::entries::hosted_by;
 
@@ -19,9 +23,9 @@ use backend::entries::hosted_by;
 pub(crate) enum Source {
     /// In the configuration file.
     File,
-    /// In the database, by its project.
+    /// In the database, as a server of a project.
     Project(ServerRow),
-    Registered(WorkspaceRow),
+    Registered(RegistrationRow),
 }
 
 /// A declared server.
@@ -48,8 +52,8 @@ impl From<ServerRow> for Target {
     }
 }
 
-impl From<WorkspaceRow> for Target {
-    fn from(row: WorkspaceRow) -> Self {
+impl From<RegistrationRow> for Target {
+    fn from(row: RegistrationRow) -> Self {
         let (owner, name) = (hosted_by(&row), row.name.clone());
         let key = ServerKey { owner, name };
         let home = Source::Registered(row);
@@ -78,7 +82,7 @@ impl Target {
         format!("{owner}/{}/{}", self.key.name, self.id())
     }
 
-    /// The id of the product that brought it.
+    /// The id of the product that installed the server.
     pub(crate) fn product(&self) -> Option<&String> {
         match &self.home {
             Source::Project(row) => row.product_id.as_ref(),
@@ -128,7 +132,7 @@ impl Rest {
             return Ok(Target::of_file(name.clone()));
         }
         let store = self.projects.store();
-        match store.workspace_get(project, id).await {
+        match store.registration_get(project, id).await {
             Ok(row) => return Ok(row.into()),
             Err(store::Error::NotFound { .. } | store::Error::Invalid { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -139,12 +143,10 @@ impl Rest {
             Err(error) => return Err(error.into()),
         }
         let name = name.ok_or_else(|| missing(id))?;
-        if let Some(project) = project {
-            match store.server_get(project, &name).await {
-                Ok(row) => return Ok(row.into()),
-                Err(store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+        if let Some(project) = project
+            && let Some(row) = found(store.server_get(project, &name).await)?
+        {
+            return Ok(row.into());
         }
         let mut named = self.targets(project).await?;
         named.retain(|target| target.key.name == name);
@@ -152,7 +154,7 @@ impl Rest {
             return Ok(named.swap_remove(at));
         }
         match named.len() {
-            // The server may be in a file that has not taken effect.
+            // A file that has not taken effect may declare the server.
             0 if project.is_none() && self.live.has(&name).await => Ok(Target::of_file(name)),
             0 => Err(missing(id)),
             1 => Ok(named.remove(0)),
@@ -176,7 +178,7 @@ impl Rest {
     /// Returns all servers with a database row, of a project or of all projects.
     async fn targets(&self, project: Option<&ProjectId>) -> Result<Vec<Target>, Problem> {
         let store = self.projects.store();
-        let mut registered = store.workspace_list_all().await?;
+        let mut registered = store.registration_list_all().await?;
         registered.retain(|row| project.is_none() || hosted_by(row).as_ref() == project);
         let declared = match project {
             Some(project) => store.server_list(project).await?,
@@ -236,7 +238,7 @@ impl Rest {
             }
             None => {
                 let why = format!(
-                    "server `{name}` cannot be used as it is declared, or its project is not enabled; see the log"
+                    "server `{name}` has an invalid entry, or its project is not enabled; see the gateway's log"
                 );
                 Err(Problem::new(409, why))
             }

@@ -91,7 +91,7 @@ fn unusable(transport: &str, reason: Option<String>) -> api::Server {
     }
 }
 
-/// Returns a server without a running gateway.
+/// Returns the API representation of a configured server while no gateway runs.
 pub fn configured(spec: &ServerSpec) -> api::Server {
     let mut told = declared(spec);
     if spec.enabled {
@@ -167,7 +167,7 @@ fn confined(told: &mut api::Server, sandbox: &Sandbox) {
     told.ports = sandbox.ports.iter().map(unreached).collect();
 }
 
-/// Returns a server that the gateway runs.
+/// Returns the declaration and the state of a server that the gateway runs.
 fn running(server: &Server, fleet: &Fleet) -> api::Server {
     let mut told = declared(&server.spec);
     let status = server.status();
@@ -182,7 +182,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     };
     let reason = match (&server.spec.unusable, &status.phase) {
         (Some(why), _) => Some(why.as_str()),
-        (None, Phase::Unresponsive) => Some("it does not answer heartbeats"),
+        (None, Phase::Unresponsive) => Some("the server does not answer heartbeats"),
         (None, Phase::Stopped) => None,
         _ if up => None,
         _ => status.reason.as_deref(),
@@ -238,11 +238,6 @@ fn placed(told: &mut api::Server, placement: &Placement, up: bool) {
     told.provider = Some(placement.provider.to_string());
     told.sandbox.clone_from(&told.provider);
     told.provider_reason = Some(placement.why.to_string());
-    let promise = |one: &runtime::Enforced| Enforced {
-        what: one.what.to_owned(),
-        holds: one.holds,
-        how: one.how.clone(),
-    };
     told.enforced = placement.enforced.iter().map(promise).collect();
     if let Some(files) = &placement.files {
         told.files = files.visible.iter().map(visible).collect();
@@ -256,6 +251,14 @@ fn placed(told: &mut api::Server, placement: &Placement, up: bool) {
             .find(|(known, _)| *known == port.port);
         port.address = reached.filter(|_| up).map(|(_, at)| at.to_string());
         port.notice = reached.and_then(|(_, at)| runtime::port_notice(*at).map(str::to_owned));
+    }
+}
+
+pub(crate) fn promise(one: &runtime::Enforced) -> Enforced {
+    Enforced {
+        what: one.what.to_owned(),
+        holds: one.holds,
+        how: one.how.clone(),
     }
 }
 

@@ -1,15 +1,15 @@
 //! Helper program for the tests of this crate: a sentinel, or a host that waits to be killed.
 //!
-//! - `runtime-victim sentinel`: what the product does for its hidden sentinel argument.
-//! - `runtime-victim shim …`: what the product does for its hidden shim argument.
-//! - `runtime-victim host COUNT`: starts COUNT families, prints `run RUN`, then `ready`.
+//! - `runtime-victim sentinel`: runs a sentinel, as the product does with its hidden sentinel argument.
+//! - `runtime-victim shim …`: runs a shim, as the product does with its hidden shim argument.
+//! - `runtime-victim host COUNT`: starts COUNT process families (`FAMILY_SCRIPT`), prints `run RUN`, then `ready`.
 //! - `runtime-victim sandbox INSTALL DIR COUNT SCRIPT`: like `host`, with sandboxed servers.
 //! - `runtime-victim rootless DIR SCRIPT`: runs one server in a sandbox, and prints its status.
 //! - `runtime-victim view SPEC`: runs one server in a sandbox with the visible files in the JSON text SPEC. Prints `up`
 //!   when the server has printed a line. After it receives a line, it sends one to the server. Then prints the server's
 //!   output and the list of visible files.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families forever.
-//! - `runtime-victim code`: prints the exit of a child that exited with code 7.
+//! - `runtime-victim code`: starts a child that exits with code 7, and prints its exit as reported.
 //! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs the package that the command line names into DIR, and
 //!   prints the result.
 //! - `runtime-victim exit COUNT`: like `host`, but exits by itself while everything is running.
@@ -72,7 +72,7 @@ async fn family(spawner: &Spawner, number: usize) -> Instance {
     let mut line = String::new();
     let mut stdout = BufReader::new(&mut instance.stdout);
     stdout.read_line(&mut line).await.expect("a line");
-    assert!(!line.is_empty(), "family {number} did not come up");
+    assert!(!line.is_empty(), "family {number} did not start");
     instance
 }
 

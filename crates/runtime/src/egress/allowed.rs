@@ -36,7 +36,7 @@ struct Entry {
 enum Host {
     Address(IpAddr),
     Name(String),
-    /// With its leading dot.
+    /// All names that end with this text, which begins with a dot.
     Below(String),
 }
 
@@ -59,8 +59,8 @@ impl Allowed {
             })
     }
 
-    /// Exactly these hosts and ports, reached through `parents`. They were configured by the person who runs Toolwharf,
-    /// so a name may resolve to a private or loopback address.
+    /// A list of exactly these hosts and ports, reached through `parents`. They were configured by the person who runs
+    /// Toolwharf, so a name may resolve to a private or loopback address.
     pub(crate) fn configured(
         places: impl IntoIterator<Item = (String, u16)>,
         list: &'static str,

@@ -27,9 +27,9 @@ pub(crate) struct Parent {
 /// Selects the proxy for a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parents {
-    /// For plain HTTP.
+    /// The proxy for plain HTTP.
     pub(crate) http: Option<Parent>,
-    /// For tunnels, which carry TLS.
+    /// The proxy for tunnels, which carry TLS.
     pub(crate) https: Option<Parent>,
     /// Hosts that are reached directly, in the format of `NO_PROXY`.
     pub(crate) except: Vec<String>,
@@ -73,8 +73,8 @@ impl Parent {
         })
     }
 
-    /// Opens a connection on which `asked.head`, or the client's bytes in case of a tunnel, can be sent. Also returns
-    /// data that the destination has already sent.
+    /// Opens a connection through this proxy. The caller then sends `asked.head` on it or, for a tunnel, the client's
+    /// bytes. Also returns data that the destination has already sent.
     pub(super) async fn open(
         &self,
         asked: &mut ProxyRequest,

@@ -28,7 +28,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// `None` if it is not visible to this process.
+/// Returns the process that listens on `wanted`. `None` if this process cannot see it.
 pub(super) fn of(wanted: SocketAddrV4) -> Option<Holder> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).ok());
     let sockets: Vec<String> = tables

@@ -33,8 +33,8 @@ pub(crate) struct Caged {
 
 /// The sandbox of a child. All methods may block briefly.
 pub(crate) trait Cage: Send + Sync {
-    /// Sends `SIGTERM` to the server. Not to the leader, which only wraps it: the leader would die of it at once and
-    /// take the server with it.
+    /// Sends `SIGTERM` to the server, and not to the leader that wraps it: the leader would exit at once, and the
+    /// server would be killed with it.
     fn terminate(&self, leader: Pid);
 
     /// Sends `SIGKILL` to everything inside.

@@ -26,10 +26,11 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<
     let host = rustix::process::getpid();
     let files = files::given();
     let before_exec = move || -> io::Result<()> {
-        // Before it is registered, because a registered process is treated as the leader of a session and group.
+        // The new session comes before the registration, because a registered process is treated as the leader of a
+        // session and group.
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // If the host died just before that call, there will be no signal.
+        // If the host died before the death signal was set, the kernel will not send it.
         if rustix::process::getppid() != Some(host) {
             return Err(Errno::SRCH.into());
         }

@@ -39,7 +39,7 @@ pub(super) struct Leader {
     marker: String,
     link: Arc<Link>,
     cage: Option<Arc<dyn Cage>>,
-    /// True if it was alive when it was killed from here.
+    /// True if the leader was alive when this module killed it.
     killed: AtomicBool,
     reaped: bool,
 }
@@ -124,7 +124,7 @@ impl Leader {
                 break;
             }
             if Instant::now() >= deadline {
-                tracing::warn!(pid = %self.pid, left, "killed processes did not die in time");
+                tracing::warn!(pid = %self.pid, left, "killed processes did not exit in time");
                 break;
             }
             thread::sleep(pause);

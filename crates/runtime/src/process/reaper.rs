@@ -42,7 +42,7 @@ impl Reaper {
         while !leader.dead() {
             tokio::select! {
                 ready = pidfd.readable() => match ready {
-                    // Readable although it is not dead: wait again.
+                    // The pidfd is readable although the leader is not dead: wait again.
                     Ok(mut ready) => if !leader.dead() { ready.clear_ready() },
                     Err(_) => tokio::time::sleep(MAX_LINGER_POLL_INTERVAL).await,
                 },
@@ -50,7 +50,7 @@ impl Reaper {
                     Step::Terminate => leader.terminate(),
                     Step::Kill => leader.kill(),
                     Step::GiveUp => {
-                        tracing::warn!(label = shared.label, pid = ?shared.pid, "killed, but it did not die in time");
+                        tracing::warn!(label = shared.label, pid = ?shared.pid, "the instance was killed but did not exit in time");
                         // Callers stop waiting; the task continues, to reap the leader when possible.
                         exit.send_replace(Some(Exit::default()));
                     }

@@ -158,9 +158,9 @@ impl Spawner {
         &self.0.run
     }
 
-    /// Makes the sentinel kill everything that still runs at a time in nanoseconds of the monotonic clock
-    /// ([`sentinel::monotonic_nanos`]), unless a later call changes the time. `None`: never. Works even while this
-    /// process is suspended.
+    /// Sets the time at which the sentinel kills everything that still runs, in nanoseconds of the monotonic clock
+    /// ([`sentinel::monotonic_nanos`]). A later call changes the time. `None`: never. Works even while this process is
+    /// suspended.
     pub fn end_all_at(&self, at: Option<u64>) {
         if let Some(link) = self.0.link.upgrade() {
             link.deadline(at.unwrap_or(0));
@@ -219,7 +219,7 @@ impl Spawner {
             large,
             reply,
         };
-        // Neither end is closed before the spawner is dropped, except after a panic in the launch.
+        // Neither channel is closed before the spawner is dropped, except after a panic in the launch.
         inner.jobs.send(job).await.map_err(|_| stopping())?;
         let launched = answer.await.map_err(|_| stopping())??;
 
@@ -229,7 +229,7 @@ impl Spawner {
         let stderr = pipe::Receiver::from_owned_fd(launched.stderr).map_err(failed)?;
         #[expect(
             deprecated,
-            reason = "its replacement is unsafe, for types whose descriptor can change, which is not the case here"
+            reason = "its replacement is unsafe, because of types whose descriptor can change; this type is not one of them"
         )]
         let pidfd = AsyncFd::new(launched.pidfd).map_err(failed)?;
 

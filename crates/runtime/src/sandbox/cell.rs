@@ -38,7 +38,7 @@ pub(super) struct Cell {
 struct Rest {
     volumes: Option<Opened>,
     tasks: Vec<AbortOnDropHandle<()>>,
-    /// The listeners of a task, to wait for at the end.
+    /// Waits until the listeners of a task are closed.
     closing: Option<Closing>,
     /// Stdin of a server that does not use it as its transport, but may exit when it closes.
     stdin: Option<Stdin>,
@@ -96,7 +96,8 @@ impl Cage for Cell {
             return;
         };
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
-        // Also the rest of its process group, except the leader. The first process inside does not receive the signal.
+        // Also signal the rest of its process group, except the leader. The first process inside, the init of the
+        // namespace, ignores the signal.
         for pid in ProcessTree::session(leader).find().members {
             let group = |pid| Stat::read(pid).map(|stat| stat.group);
             if pid != leader
@@ -122,7 +123,7 @@ impl Cage for Cell {
         exit.out_of_memory = server_killed && !killed && self.group.out_of_memory() > 0;
         exit.fork_bomb = !killed && self.group.fork_bomb();
         self.group.remove();
-        // Only now, when nothing uses them.
+        // These are released last, when nothing uses them any more.
         let Rest {
             volumes,
             tasks,
@@ -158,7 +159,7 @@ impl Meter for Gauge {
                 let (pid, pidfd) = server.get()?;
                 let mut usage = census::usage(*pid)?;
                 if dead(pidfd) {
-                    // The number may belong to another process by now.
+                    // The process id may belong to another process by now.
                     return None;
                 }
                 let before = peak.fetch_max(usage.memory, Ordering::Relaxed);

@@ -53,7 +53,7 @@ impl Channel {
         self.0.write_all(&[GO]).await?;
         let mut word = [0];
         match self.0.read(&mut word).await? {
-            // The `exec` closed it.
+            // The shim's end was closed by its `exec`: it is the server now.
             0 => Ok(Ok(())),
             _ if word == [FAILED] => Ok(Err(self.text().await)),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -70,7 +70,7 @@ impl Channel {
     }
 }
 
-/// Receives one byte and what came with it. No byte means the end of the stream.
+/// Receives one byte, with the sender's process id and the descriptors sent along. No byte means the end of the stream.
 pub(super) async fn receive(
     stream: &UnixStream,
 ) -> io::Result<(Option<u8>, Option<Pid>, Vec<OwnedFd>)> {

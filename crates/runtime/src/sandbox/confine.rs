@@ -15,7 +15,7 @@
 //! # Invariants
 //!
 //! - A step runs nothing before its isolation has been read back from the kernel.
-//! - Without bubblewrap nothing runs.
+//! - Without bubblewrap, no step runs.
 
 mod bounds;
 mod view;
@@ -66,7 +66,7 @@ const MAX_OUTPUT_BYTES: usize = 4 << 20;
 const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
 /// Deadline for a killed step to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
-/// Stands for a server id in the user of installations. No server id contains a dot.
+/// Used in place of a server id to derive the user id for installations. No server id contains a dot.
 const USER_ID_SEED: &str = ".packages";
 /// Runs the program with the proxy variables that are specific to npm and uv. Both would connect to a registry on
 /// loopback directly if `NO_PROXY` listed it, but nothing listens on this loopback.
@@ -96,15 +96,15 @@ pub(crate) struct Step {
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: PathBuf,
-    /// The folder to work on, at the same path inside.
+    /// The folder to work on. It has the same path in the sandbox.
     pub(crate) stage: PathBuf,
-    /// Further writable folders: path inside → path on the host. The host path is on the stage.
+    /// Further writable folders: path in the sandbox → path on the host. The host path is on the stage.
     pub(crate) writable: BTreeMap<PathBuf, PathBuf>,
-    /// Read-only, at the same path inside.
+    /// Host paths that are visible in the sandbox, read-only and at the same path.
     pub(crate) shown: Vec<PathBuf>,
-    /// Path inside → content.
+    /// Path in the sandbox → content.
     pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
-    /// `PATH` inside. A `git` found on it is not executable.
+    /// `PATH` in the sandbox. A `git` found on it is not executable.
     pub(crate) path: OsString,
     /// `None`: no network.
     pub(crate) allowed: Option<Arc<Allowed>>,
@@ -118,7 +118,7 @@ pub(crate) struct Done {
     pub(crate) exit: Option<Exit>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
-    /// The bound for which it was killed.
+    /// The bound that the step exceeded, if it was killed for that.
     pub(crate) exceeded: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl Confine {
         }
     }
 
-    /// Gives files and folders of a stage to the user of steps.
+    /// Makes the user of steps the owner of files and folders of a stage.
     pub(crate) fn give(&self, paths: &[PathBuf]) -> io::Result<()> {
         if self.privileged {
             let user = self.user();
@@ -202,8 +202,11 @@ impl Confine {
             Ok(Err(_)) => return Err(self.explain(&child).await),
             Err(_) => return Err(late("the start of an installation's sandbox")),
         };
-        let unknown =
-            || Error::Failed("the kernel did not report the process in the sandbox".to_owned());
+        let unknown = || {
+            Error::Failed(
+                "the kernel did not report the id of the process in the sandbox".to_owned(),
+            )
+        };
         let pid = ready.pid.ok_or_else(unknown)?;
         cell.found(pid)
             .map_err(failed("the process in the sandbox is gone"))?;
@@ -238,7 +241,7 @@ impl Confine {
             child.handle.kill_now();
             let _ = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
         } else if exceeded.is_none() {
-            // Covers what was written since the last measurement.
+            // Measure again, to include what was written since the last measurement.
             exceeded = measure(&step).await;
         }
         Ok(Done {
@@ -292,7 +295,7 @@ impl Confine {
         let expected = |what| what != "kernel" && (what != "system calls" || seccomp::IS_SUPPORTED);
         match rows.iter().find(|row| expected(row.what) && !row.holds) {
             Some(row) => Err(Error::Failed(format!(
-                "the installation's sandbox does not hold: {}",
+                "the installation's sandbox is not isolated: {}",
                 row.how
             ))),
             None => Ok(()),
@@ -391,7 +394,7 @@ impl Confine {
             "ALL",
         ];
         if self.privileged {
-            // For the shim, which gives them up before the step begins.
+            // The shim needs these capabilities, and gives them up before the step begins.
             for capability in ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] {
                 arguments.extend(["--cap-add", capability]);
             }
@@ -401,7 +404,7 @@ impl Confine {
         arguments.into_iter().map(Into::into).collect()
     }
 
-    /// Opens this program in a form that bubblewrap can show inside.
+    /// Opens this program in a form that bubblewrap can make visible in the sandbox.
     fn shim_file(&self) -> Result<Shim, Error> {
         let mut file =
             File::open(&self.shim.program).map_err(failed("cannot open this program"))?;
@@ -489,11 +492,11 @@ async fn measure(step: &Arc<Step>) -> Option<String> {
     measured.ok().flatten()
 }
 
-/// Takes a folder back from the steps. Afterwards it belongs to the user of this process and contains only folders,
-/// files and links.
+/// Takes back the ownership of a folder. Afterwards the folder belongs to the user of this process and contains only
+/// folders, files and links.
 ///
 /// # Errors
-/// It contains anything else.
+/// The folder contains anything else.
 pub(crate) fn take(folder: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid();
     let about = folder.symlink_metadata()?;

@@ -1,8 +1,8 @@
 //! A fork-bomb guard: kills a server that keeps hitting its process limit.
 //!
-//! The process limit holds by itself. But a fork bomb that has reached it keeps forking, failing and exiting. All of
-//! that is kernel work that delays its neighbours, whatever its processor limit. So the guard kills it, as the kernel
-//! kills a process that uses too much memory, and the supervisor's restart policy applies.
+//! The kernel enforces the process limit. But a fork bomb that has reached it keeps forking, failing and exiting. This
+//! is kernel work that delays other servers, regardless of the bomb's processor limit. So the guard kills it, as the
+//! kernel kills a process that uses too much memory, and the supervisor's restart policy applies.
 //!
 //! The guard polls, because only version 2 of control groups can report refused processes by itself.
 
@@ -95,7 +95,7 @@ async fn run(watch: Weak<Watch>) {
         };
         if !bombs.is_empty() {
             let end = move || bombs.iter().for_each(|group| group.end_bomb());
-            // The exit of the server reports it.
+            // The exit of the server reports the fork bomb, so the result is not needed.
             let _ = tokio::task::spawn_blocking(end).await;
         }
     }

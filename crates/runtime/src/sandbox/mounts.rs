@@ -38,7 +38,7 @@ pub(super) struct Mounted {
     pub(super) root: PathBuf,
     pub(super) at: PathBuf,
     pub(super) read_only: bool,
-    /// True if mounts and unmounts elsewhere propagate to it.
+    /// True if mounts and unmounts in other namespaces propagate to this mount.
     pub(super) is_attached: bool,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn seal_main(writable: &[OsString]) -> io::Result<()> {
     File::from(mounts).read_to_string(&mut text)?;
     let mounts = parse(&text).map_err(io::Error::other)?;
     match set_attributes(Path::new("/"), AT_RECURSIVE, MOUNT_ATTR_RDONLY, 0) {
-        // Before Linux 5.12. The later check finds what bubblewrap left writable.
+        // Linux before 5.12 lacks this call. The later check finds what bubblewrap left writable.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
         done => done?,
     }

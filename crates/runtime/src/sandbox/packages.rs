@@ -1,4 +1,4 @@
-//! Packages that servers name with `npx` and `uvx`: installed once, pinned, and started from there (U03).
+//! Packages that servers name with `npx` and `uvx`: installed once, pinned, and started from that installation.
 //!
 //! A sandboxed server has no home directory and usually no network, so `npx` and `uvx` cannot work inside.
 //! [`Packages::pin`] installs the package of such a command line outside the server's sandbox and returns what to run
@@ -17,8 +17,8 @@
 //!
 //! - No package code runs during the installation: npm runs no scripts, uv builds nothing, and no Python with access to
 //!   the package is started.
-//! - In case that fails, each step runs in a sandbox ([`confine`](crate::sandbox::confine)). npm and uv see the
-//!   system's programs, their stage and copies of their configuration, find no git, and reach only the configured
+//! - As a second line of defence, each step runs in a sandbox ([`confine`](crate::sandbox::confine)). npm and uv see
+//!   the system's programs, their stage and copies of their configuration, find no git, and reach only the configured
 //!   registries. Without a sandbox nothing is installed.
 //! - A version is published only after a check of its lock file: every package comes from a configured registry and has
 //!   a hash.
@@ -27,7 +27,7 @@
 //!   accepts.
 //! - A version is either complete or absent. An incomplete one left by a crash is never started; [`Packages::sweep`]
 //!   removes it.
-//! - The content of a package has no influence on which host files a sandbox sees because of it.
+//! - The content of a package does not influence which host files its sandbox sees.
 //! - The first version found is started until [`Packages::switch`] selects another one. A version in use is not
 //!   removed.
 
@@ -170,7 +170,11 @@ impl Packages {
         let launch = Arc::clone(&unit.launch);
         blocking(move || {
             let lease = cache.lease(&folder).map_err(install::disk)?;
-            let gone = || Error::Failed("its package has just been removed".to_owned());
+            let gone = || {
+                Error::Failed(
+                    "its package was removed during the launch; start the server again".to_owned(),
+                )
+            };
             pinned(&launch, &request, folder, lease.ok_or_else(gone)?)
         })
         .await
@@ -283,18 +287,18 @@ impl Packages {
 
     fn asked(&self, launch: &Launch) -> Result<Request, Error> {
         self.may_change()?;
-        request(launch)?.ok_or_else(|| refused("it names no package".to_owned()))
+        request(launch)?.ok_or_else(|| refused("its command names no package".to_owned()))
     }
 
     fn may_change(&self) -> Result<(), Error> {
-        let why = "its package is not installed yet, and only `toolwharf serve` installs packages: start that once";
+        let why = "its package is not installed yet, and only `toolwharf serve` installs packages: run `toolwharf serve` once";
         match self.owns {
             true => Ok(()),
             false => Err(Error::Lasting(why.to_owned())),
         }
     }
 
-    /// Work on packages with the same key is done one at a time.
+    /// The key of the lock: operations on packages with the same key run one at a time.
     fn turn(&self, request: &Request) -> String {
         format!("{}/{}", request.registry.name(), request.key())
     }
@@ -365,7 +369,7 @@ fn pinned(
         what: "package",
         holds: true,
         how: format!(
-            "{} {version} of {}, pinned with its hashes, installed without running any of it",
+            "{} {version} of {}, pinned with its hashes, installed without running any of its code",
             request.package,
             request.registry.name()
         ),

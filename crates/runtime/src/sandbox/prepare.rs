@@ -60,7 +60,7 @@ impl Inner {
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         if install.is_empty() || install.len() > MAX_INSTALL_BYTES || !install.bytes().all(good) {
             return Err(Error::Failed(format!(
-                "`{}` cannot name an installation; it takes a-z and 0-9",
+                "invalid installation name `{}`: use 1 to {MAX_INSTALL_BYTES} characters from a-z and 0-9",
                 install.escape_debug()
             )));
         }
@@ -86,7 +86,7 @@ impl Inner {
         if sandbox.ports.len() > usize::from(u8::MAX) {
             return Err(Error::Refused {
                 field: "ports",
-                why: "there are more than 255".to_owned(),
+                why: "more than 255 ports are listed".to_owned(),
             });
         }
         let program = view::resolve(program, &search(launch))?;
@@ -184,7 +184,7 @@ impl Inner {
         open(&copy)
     }
 
-    /// Removes the copies left by earlier runs.
+    /// Removes the copies of this program that earlier runs left behind.
     pub(super) fn shims_remove(&self) {
         for entry in fs::read_dir(&self.options.dir)
             .into_iter()
@@ -328,7 +328,7 @@ impl Inner {
             arguments.push("--unshare-net");
         }
         if self.privileged {
-            // For the shim, which gives them up before the server begins.
+            // The shim needs these capabilities, and gives them up before the server begins.
             for capability in ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] {
                 arguments.extend(["--cap-add", capability]);
             }
@@ -390,7 +390,7 @@ pub(super) fn disk(scratch: &Scratch, opened: Option<&Opened>) -> Enforced {
         (Tmp::Memory(size), None) => Ok(format!("scratch of {} bytes in memory", size + memory)),
         (_, Some(Ok(how))) => Ok(format!("{how}, {memory} more in memory")),
         (_, Some(Err(why))) => Err(format!("volumes are not limited: {why}")),
-        (Tmp::Disk(_), None) => Err("scratch on a disk without a limit".to_owned()),
+        (Tmp::Disk(_), None) => Err("scratch space on a disk without a limit".to_owned()),
     };
     Enforced {
         what: "disk",

@@ -108,7 +108,7 @@ const ALLOWED: &[u32] = numbers![
     __NR_writev
 ];
 
-/// Calls that only this architecture has: older forms of others.
+/// Calls that only this architecture has: older forms of calls above.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ALLOWED_BESIDES: &[u32] = numbers![
@@ -192,7 +192,7 @@ fn ops(machine: u32) -> Vec<Labelled> {
         ops.push(jump(JUMP_EQUAL, number, At(place), Next));
     }
     for (first, last) in ranges() {
-        // A number in the gap before this range.
+        // The number is in the gap before this range: denied.
         ops.push(jump(JUMP_NOT_LESS, first, Next, At(Denied)));
         ops.push(jump(JUMP_GREATER, last, Next, At(Allow)));
     }
@@ -238,8 +238,8 @@ fn assembled(ops: &[Labelled]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
         To::Next => 0,
         To::Place(place) => {
             let target = ops.iter().position(|(label, _)| *label == Some(place));
-            let far = target.expect("every place that is jumped to is there") - at - 1;
-            u8::try_from(far).expect("the program is short enough for its jumps")
+            let far = target.expect("every jump target is in the program") - at - 1;
+            u8::try_from(far).expect("every jump distance fits into a byte")
         }
     };
     let one = move |(at, (_, op)): (usize, &Labelled)| {
@@ -283,11 +283,7 @@ mod tests {
     fn exactly_what_is_listed_is_allowed() {
         let ours = MACHINE.unwrap();
         let listed = |number: &u32| ALLOWED.contains(number) || ALLOWED_BESIDES.contains(number);
-        let last = [ALLOWED, ALLOWED_BESIDES]
-            .concat()
-            .into_iter()
-            .max()
-            .unwrap();
+        let last = *ALLOWED.iter().chain(ALLOWED_BESIDES).max().unwrap();
         for number in 0..last + 100 {
             if [
                 nr::__NR_clone,
@@ -338,7 +334,7 @@ mod tests {
             (nr::__NR_socket, 16, ALLOW),
             (nr::__NR_socket, 40, ERRNO | EAFNOSUPPORT),
             (nr::__NR_socket, 38, ERRNO | EAFNOSUPPORT),
-            // A thread, and a user namespace.
+            // These flags create a thread, and a user namespace.
             (nr::__NR_clone, 0x003d_0f00, ALLOW),
             (nr::__NR_clone, 0x1000_0011, ERRNO | EPERM),
             (nr::__NR_clone3, 0, ERRNO | ENOSYS),
@@ -362,7 +358,7 @@ mod tests {
     fn a_program_is_whole_instructions() {
         let program = program().unwrap();
         assert_eq!(program.len() % 8, 0);
-        // The kernel takes 4,096 of them.
+        // The kernel accepts up to 4,096 instructions.
         assert!(program.len() / 8 < 400);
     }
 }

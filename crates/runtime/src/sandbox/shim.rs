@@ -54,13 +54,13 @@ pub(super) const FAILED: u8 = b'E';
 /// The helper's reply with a socket, and without one.
 pub(super) const CONNECTED: u8 = b'C';
 pub(super) const REFUSED: u8 = b'N';
-/// More than the kernel accepts in an `exec`.
+/// Limit for an encoded order. It is more than the kernel accepts in an `exec`.
 pub(super) const MAX_ORDER_BYTES: usize = 8 << 20;
 /// The path of the shim inside.
 pub(super) const PATH_INSIDE: &str = "/run/toolwharf/shim";
 /// Timeout for each message of the host.
 const HOST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than any connection attempt on the same host takes.
+/// Timeout for connecting to a port inside. No connection attempt on the same host takes that long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HELPER_ARGUMENT: &str = "helper";
 
@@ -245,11 +245,11 @@ fn drop_privileges(user: Option<u32>) -> io::Result<()> {
     };
     set_no_new_privs(true)?;
     // A core file would go to a program of the host, or into a volume.
-    let none_at_all = Rlimit {
+    let no_core_file = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    setrlimit(Resource::Core, none_at_all)?;
+    setrlimit(Resource::Core, no_core_file)?;
     if let Some(user) = user {
         for capability in CapabilitySet::all().iter() {
             // Capabilities unknown to this kernel need not be removed.
@@ -298,7 +298,7 @@ fn start_helper(ports: &[u16]) -> io::Result<OwnedFd> {
 
 fn help(channel: i32) -> io::Result<()> {
     if std::env::var_os("TOOLWHARF_STAY").is_none() {
-        // Start again as a child, and exit.
+        // Run this program again as a child, and exit, so that the child is not the server's.
         let own: Vec<_> = std::env::args_os().skip(1).collect();
         Command::new(PATH_INSIDE)
             .args(own)

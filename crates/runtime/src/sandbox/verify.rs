@@ -77,7 +77,7 @@ fn filesystem(pid: Pid, files: Files<'_>) -> Result<String, String> {
             _ if mount.read_only => {}
             Some(own) => drop(writable.insert(own)),
             None if is_scratch() => {}
-            None => return Err(format!("`{at}` is writable inside")),
+            None => return Err(format!("`{at}` is writable in the sandbox")),
         }
     }
     let root = open_root(pid)?;
@@ -138,7 +138,7 @@ fn hides_own_files(root: &OwnedFd, mounts: &[Mounted], files: Files<'_>) -> Resu
                 {
                     let at = mount.at.display();
                     return Err(format!(
-                        "a part of `{}` is visible inside, at `{at}`",
+                        "a part of `{}` is visible in the sandbox, at `{at}`",
                         own.display()
                     ));
                 }
@@ -149,7 +149,7 @@ fn hides_own_files(root: &OwnedFd, mounts: &[Mounted], files: Files<'_>) -> Resu
             .find(|place| identity(root, place) == Some(expected));
         if let Some(place) = seen {
             return Err(format!(
-                "`{}` is visible inside, at `{}`",
+                "`{}` is visible in the sandbox, at `{}`",
                 own.display(),
                 place.display()
             ));
@@ -223,22 +223,22 @@ fn field<'a>(status: &'a str, name: &str) -> Result<&'a str, String> {
         .ok_or_else(|| format!("the kernel does not report `{name}`"))
 }
 
-/// Checks that the system call filter is in force. If this process has a filter itself (in a container), it is an
-/// additional one.
+/// Checks that the system call filter is in force. If this process has a filter itself (in a container), the server
+/// must have one more.
 fn system_calls(pid: Pid) -> Result<String, String> {
     let status = read(pid, "status")?;
     if field(&status, "Seccomp")? != "2" {
-        return Err("no filter is in force".to_owned());
+        return Err("no system call filter is in force".to_owned());
     }
     let filters = |status: &str| field(status, "Seccomp_filters").ok()?.parse::<u32>().ok();
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let (Some(its), Some(own)) = (filters(&status), filters(&own))
         && its <= own
     {
-        return Err("no filter except the one of the gateway process".to_owned());
+        return Err("no system call filter in addition to the gateway's own".to_owned());
     }
     Ok(format!(
-        "a filter allows {} of them; not: namespaces, ptrace, io_uring, bpf, keyctl, userfaultfd, AF_VSOCK",
+        "a filter allows {} system calls; not: namespaces, ptrace, io_uring, bpf, keyctl, userfaultfd, AF_VSOCK",
         seccomp::allowed()
     ))
 }

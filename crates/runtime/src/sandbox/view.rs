@@ -94,7 +94,7 @@ const RESERVED: [&str; 12] = [
     "/etc", "/run",
 ];
 
-/// Paths that they may not be, although they may be inside them.
+/// Paths at which no mount or volume may be, although it may be inside them.
 const RESERVED_EXACT: [&str; 8] = [
     "/",
     "/tmp",
@@ -213,7 +213,7 @@ pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
         if seen.contains(&path) {
             return refused("is listed twice");
         }
-        // With nested paths, the server could put a link where the inner one belongs, and bubblewrap would follow it.
+        // With nested paths, the server could put a link where the inner path belongs, and bubblewrap would follow it.
         if seen
             .iter()
             .any(|other: &PathBuf| other.starts_with(&path) || path.starts_with(other))

@@ -34,7 +34,7 @@ use crate::unit::Error;
 /// Timeout of one run of `mkfs`, `mount`, `e2fsck` or `resize2fs`.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Smaller file systems have no room for data.
+/// Minimum size of a file system. Smaller ones have no room for data.
 const MIN_IMAGE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -276,7 +276,7 @@ impl Drop for Opened {
 }
 
 fn make(image: &Path, size: u64) -> Result<(), String> {
-    // Under another name until it is complete.
+    // The file has another name until it is complete.
     let new = image.with_extension("new");
     let size = size.max(MIN_IMAGE_BYTES);
     let made = OpenOptions::new()
@@ -317,8 +317,9 @@ fn resize(image: &Path, size: u64) -> Result<(), String> {
     let blocks = format!("{}K", size / 1024);
     let resized = run("e2fsck", &["-f".as_ref(), "-p".as_ref(), image.as_os_str()])
         .and_then(|_| run("resize2fs", &[image.as_os_str(), blocks.as_ref()]));
-    resized
-        .map_err(|why| format!("cannot resize its volumes from {now} to {size} bytes: {why}"))?;
+    resized.map_err(|why| {
+        format!("cannot resize the server's volumes from {now} to {size} bytes: {why}")
+    })?;
     if now > size { set_len() } else { Ok(()) }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! - The state is locked from before a fork until the child's process id is in `live`, so a new sentinel gets
 //!   everything that its predecessor knew.
-//! - A sentinel that is to be replaced is killed before its socket is closed. It would take the closing for the host's
-//!   death.
+//! - A sentinel that is to be replaced is killed before its socket is closed. Otherwise it would take the closed socket
+//!   for the host's death.
 //! - Nothing waits for a sentinel that does not read: a full socket counts as a dead sentinel.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub enum Error {
         source: io::Error,
     },
     #[error(
-        "the sentinel `{}` did not say that it is ready; its arguments must lead to `sentinel::main`",
+        "the sentinel `{}` did not report that it is ready; with its arguments, the program must call `sentinel::main`",
         command.program.display()
     )]
     NotReady {
@@ -64,7 +64,7 @@ pub(crate) fn announce(socket: &UnixStream) -> io::Result<()> {
 }
 
 fn send(socket: &UnixStream, line: &[u8]) -> io::Result<()> {
-    // Without SIGPIPE, because a child between fork and exec has the default action for it.
+    // `NOSIGNAL` prevents SIGPIPE, whose default action would end a child between fork and exec.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     match rustix::net::send(socket, line, flags) {
         Ok(sent) if sent == line.len() => Ok(()),
@@ -103,7 +103,7 @@ struct State {
     live: BTreeSet<i32>,
     /// First processes of containers, with their start ticks.
     guests: BTreeMap<i32, u64>,
-    /// In nanoseconds of the monotonic clock. 0: no deadline.
+    /// When the sentinel kills everything, in nanoseconds of the monotonic clock. 0: no deadline.
     deadline: u64,
 }
 

@@ -7,42 +7,26 @@ use crate::ground::{Ground, How, files};
 #[test]
 fn u03_an_installation_that_grows_too_large_is_ended() {
     let ground = Ground::new();
-    for (by, package, bound, setting) in [
-        (
-            "npx",
-            "large",
-            ("VICTIM_BYTES", "20000000"),
-            "`package_bytes` in [hosting]",
-        ),
-        (
-            "npx",
-            "many",
-            ("VICTIM_FILES", "2000"),
-            "`package_files` in [hosting]",
-        ),
-        (
-            "uvx",
-            "pylarge",
-            ("VICTIM_BYTES", "20000000"),
-            "`package_bytes` in [hosting]",
-        ),
+    let bytes = (("VICTIM_BYTES", "20000000"), "package_bytes");
+    let count = (("VICTIM_FILES", "2000"), "package_files");
+    for (by, package, (bound, setting)) in [
+        ("npx", "large", bytes),
+        ("npx", "many", count),
+        ("uvx", "pylarge", bytes),
     ] {
         let how = How {
             env: &[bound],
             ..How::default()
         };
         let found = ground.install(package, &[by, package], how);
-        for part in [
-            &format!("`{package}` cannot be installed"),
-            "more than",
-            bound.1,
-            setting,
-        ] {
+        let part = format!("`{package}` cannot be installed");
+        let setting = format!("`{setting}` in [hosting]");
+        for part in [&part, "more than", bound.1, &setting] {
             assert!(found.contains(part), "{part}: {found}");
         }
         let left = files(&ground.path(package).join("packages"));
         assert!(left.len() <= 3, "{left:?}");
-        // It fails because of the bound, not because of the package.
+        // The installation above fails because of the limit, not because of the package.
         let found = ground.install(package, &[by, package], How::default());
         assert!(found.starts_with("installed 1.0"), "{found}");
     }
@@ -55,7 +39,7 @@ fn u03_without_bubblewrap_nothing_is_installed() {
         let command = ground.command(package, &[by, package], How::default());
         let at = ground.path(&format!("{package}-view"));
         let at = at.display();
-        // A view of this machine without bubblewrap.
+        // The script runs the command without bubblewrap in `/usr/bin`.
         let script = format!(
             "mkdir -p {at}/upper {at}/work && mknod {at}/upper/bwrap c 0 0 && \
              mount -t overlay -o lowerdir=/usr/bin,upperdir={at}/upper,workdir={at}/work none /usr/bin && exec \"$@\""

@@ -11,15 +11,15 @@ use tempfile::TempDir;
 
 pub(crate) const VICTIM: &str = env!("CARGO_BIN_EXE_runtime-victim");
 const REGISTRY: &str = include_str!("registry.py");
-/// An ordinary user.
+/// The user id of an ordinary user.
 const NOBODY: u32 = 65_534;
 
-/// How to install.
+/// How a package is installed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How<'a> {
-    /// As an ordinary user.
+    /// True to install as an ordinary user.
     pub(crate) rootless: bool,
-    /// A script that replaces npm. Its options are then unknown.
+    /// A script that replaces npm. Toolwharf cannot know its options.
     pub(crate) npm: Option<&'a str>,
     pub(crate) env: &'a [(&'a str, &'a str)],
 }
@@ -46,7 +46,7 @@ impl Ground {
         )
         .unwrap();
         fs::write(at.join("home/secret"), "hunter2").unwrap();
-        // The folder contains uv only, because other tools may be next to it, such as the Python of its own
+        // The folder contains only uv, because other tools may be next to uv, such as the Python of its own
         // environment.
         symlink(uv(), at.join("bin/uv")).unwrap();
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -116,7 +116,7 @@ impl Ground {
         command
     }
 
-    /// Installs, and returns the result.
+    /// Runs an installation, and returns its result.
     pub(crate) fn install(&self, to: &str, line: &[&str], how: How<'_>) -> String {
         let output = self.command(to, line, how).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

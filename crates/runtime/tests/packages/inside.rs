@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::ground::{Ground, How, files};
 
-/// Replaces npm: does the same as npm, then stores what it finds around it in the package.
+/// Replaces npm: runs npm, then stores in the package what it can see and reach in the sandbox.
 const PROBE: &str = r#"#!/bin/sh
 /usr/bin/npm "$@" || exit 1
 [ "$1" = ci ] || exit 0
@@ -107,25 +107,12 @@ fn u03_an_installer_of_an_ordinary_user_has_none_either() {
 fn u03_installations_go_through_the_proxies_that_are_configured() {
     let ground = Ground::new();
     let proxy = format!("http://127.0.0.1:{}", ground.port);
+    let npm = ("npm_config_registry", "http://registry.invalid/npm/");
+    let pypi = ("UV_DEFAULT_INDEX", "http://registry.invalid/simple");
     for (by, package, proxied, registry) in [
-        (
-            "npx",
-            "plain",
-            "HTTP_PROXY",
-            ("npm_config_registry", "http://registry.invalid/npm/"),
-        ),
-        (
-            "npx",
-            "scripts",
-            "npm_config_proxy",
-            ("npm_config_registry", "http://registry.invalid/npm/"),
-        ),
-        (
-            "uvx",
-            "pyplain",
-            "http_proxy",
-            ("UV_DEFAULT_INDEX", "http://registry.invalid/simple"),
-        ),
+        ("npx", "plain", "HTTP_PROXY", npm),
+        ("npx", "scripts", "npm_config_proxy", npm),
+        ("uvx", "pyplain", "http_proxy", pypi),
     ] {
         let how = How {
             env: &[(proxied, &proxy), registry],

@@ -1,4 +1,4 @@
-//! However a server ends, nothing of it is left.
+//! Nothing of a server is left, however the server ends.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -10,9 +10,9 @@ use std::time::Duration;
 use runtime::Runtime as _;
 use tokio::time::{Instant, timeout};
 
-use crate::ground::{Ground, bubblewrap, line, options, read, running, say, sh};
+use crate::ground::{Ground, bubblewrap, options, read, running, say, sh, with_data};
 use crate::support::{TEST_TIMEOUT, VICTIM, children, descriptors, marked, wait_for};
-use testkit::soak;
+use testkit::{in_time, soak};
 
 /// Leaves daemons behind in new sessions, one without the marker.
 const DAEMONS_SCRIPT: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 & setsid setsid sh -c 'trap \"\" TERM; sleep 1000; :' & sleep 1000 &";
@@ -20,11 +20,10 @@ const DAEMONS_SCRIPT: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 
 #[tokio::test]
 async fn a_stop_lets_it_save_its_data() {
     let ground = Ground::new();
-    let mut server =
-        sh("trap 'echo saved > /data/file; exit 5' TERM; echo up; while :; do sleep 0.05; done");
-    server.sandbox.volumes = vec!["/data".into()];
-    let mut instance = ground.launch(server.clone()).await.unwrap();
-    assert_eq!(line(&mut instance).await, "up");
+    let mut server = with_data(
+        "trap 'echo saved > /data/file; exit 5' TERM; echo up; while :; do sleep 0.05; done",
+    );
+    let instance = ground.up(server.clone()).await;
     let exit = instance.handle.stop(TEST_TIMEOUT).await;
     assert_eq!(exit.code, Some(5), "{exit}");
     server.program = sh("cat /data/file").program;
@@ -34,11 +33,9 @@ async fn a_stop_lets_it_save_its_data() {
 #[tokio::test]
 async fn one_that_does_not_listen_is_killed_after_its_grace() {
     let ground = Ground::new();
-    let mut instance = ground
-        .launch(sh("trap '' TERM; echo up; while :; do sleep 0.05; done"))
-        .await
-        .unwrap();
-    assert_eq!(line(&mut instance).await, "up");
+    let instance = ground
+        .up(sh("trap '' TERM; echo up; while :; do sleep 0.05; done"))
+        .await;
     let begun = Instant::now();
     let exit = instance.handle.stop(Duration::from_millis(300)).await;
     assert_eq!(exit.signal, Some(9), "{exit}");
@@ -52,18 +49,14 @@ async fn daemons_end_with_the_server() {
     let ground = Ground::new();
     for end in ["exit 4", "read line; exit 4"] {
         let mut instance = ground
-            .launch(sh(&format!("{DAEMONS_SCRIPT} echo up; {end}")))
-            .await
-            .unwrap();
-        assert_eq!(line(&mut instance).await, "up");
+            .up(sh(&format!("{DAEMONS_SCRIPT} echo up; {end}")))
+            .await;
         let pids = groups(&ground);
         if end.starts_with("read") {
             assert!(pids.len() >= 6, "{pids:?}");
             say(&mut instance, "end\n").await;
         }
-        let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
         assert_eq!(exit.code, Some(4));
         assert_eq!(ground.left(), [] as [PathBuf; 0]);
         assert_eq!(marked(ground.spawner.run_id()), [] as [u32; 0]);
@@ -77,15 +70,13 @@ async fn daemons_end_with_the_server() {
 async fn what_is_dropped_is_gone() {
     let ground = Ground::new();
     for _ in 0..3 {
-        let mut instance = ground
-            .launch(sh(&format!("{DAEMONS_SCRIPT} echo up; wait")))
-            .await
-            .unwrap();
-        assert_eq!(line(&mut instance).await, "up");
+        let instance = ground
+            .up(sh(&format!("{DAEMONS_SCRIPT} echo up; wait")))
+            .await;
         drop(instance);
         wait_for("its end", || ground.left().is_empty()).await;
     }
-    // A cancelled launch.
+    // A cancelled launch leaves nothing.
     for millis in [0, 5, 10, 20, 40, 80] {
         let launch = ground.launch(sh("sleep 1000"));
         let _ = timeout(Duration::from_millis(millis), launch).await;
@@ -93,7 +84,7 @@ async fn what_is_dropped_is_gone() {
     }
 }
 
-/// Ten thousand of them if there is time (`cargo xtask soak`).
+/// Runs ten thousand servers in `cargo xtask soak`, otherwise 200.
 #[tokio::test]
 async fn many_leave_no_zombie_no_descriptor_and_no_group() {
     let ground = Ground::new();
@@ -118,8 +109,7 @@ async fn many_leave_no_zombie_no_descriptor_and_no_group() {
 #[tokio::test]
 async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
     let other = Ground::new();
-    let mut stranger = other.launch(sh("echo up; read line")).await.unwrap();
-    assert_eq!(line(&mut stranger).await, "up");
+    let mut stranger = other.up(sh("echo up; read line")).await;
 
     let ground = Ground::new();
     let mut host = Command::new(VICTIM)
@@ -169,7 +159,7 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
     assert_eq!(mine.handle.exit_status(), None);
     assert_eq!(ground.sandbox.sweep().await.unwrap(), 0);
     mine.handle.kill_now();
-    timeout(TEST_TIMEOUT, mine.handle.exited()).await.unwrap();
+    in_time(TEST_TIMEOUT, mine.handle.exited()).await;
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 
     assert_eq!(
@@ -179,9 +169,8 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
     );
     say(&mut stranger, "end\n").await;
     assert!(
-        timeout(TEST_TIMEOUT, stranger.handle.exited())
+        in_time(TEST_TIMEOUT, stranger.handle.exited())
             .await
-            .unwrap()
             .success()
     );
 }
@@ -190,13 +179,11 @@ impl Ground {
     async fn run_kept(&self) -> runtime::Instance {
         let mut kept = sh("echo up; read line");
         kept.sandbox.id = "kept".into();
-        let mut instance = self.launch(kept).await.unwrap();
-        assert_eq!(line(&mut instance).await, "up");
-        instance
+        self.up(kept).await
     }
 }
 
-/// The processes in this installation's groups.
+/// Lists the processes in this installation's control groups.
 fn groups(ground: &Ground) -> Vec<u32> {
     let mut pids: Vec<u32> = ground
         .left()
@@ -213,7 +200,7 @@ fn groups(ground: &Ground) -> Vec<u32> {
     pids
 }
 
-/// As after an upgrade: the file of the running program is gone.
+/// This simulates an upgrade: the file of the running program is gone.
 #[tokio::test]
 async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     let ground = Ground::new();
@@ -226,14 +213,9 @@ async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     let sandbox = bubblewrap(&ground.spawner, options);
     for _ in 0..2 {
         let unit = running("/bin/sh", &["-c", "echo up"]).unit();
-        let mut instance = timeout(TEST_TIMEOUT, sandbox.launch(unit))
-            .await
-            .unwrap()
-            .unwrap();
+        let mut instance = in_time(TEST_TIMEOUT, sandbox.launch(unit)).await.unwrap();
         assert_eq!(read(&mut instance).await, "up\n");
-        timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     }
     // The next run does not need the copy.
     let copies = || {

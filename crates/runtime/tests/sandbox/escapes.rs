@@ -81,8 +81,8 @@ const HOME: [&str; 12] = [
 
 struct Layout {
     name: &'static str,
-    /// `@` is the home directory. `PROBE` is the server's script, whose file is created.
-    command: &'static [&'static str],
+    /// The words of the command line. `@` is the home directory. `PROBE` is the server's script, whose file is created.
+    command: String,
     data: &'static str,
     config: &'static str,
     more: Value,
@@ -94,88 +94,62 @@ const DATA: &str = "@/.local/share/toolwharf";
 const CONFIG: &str = "@/.config/toolwharf";
 
 fn layouts() -> Vec<Layout> {
-    let usual = |name, command| Layout {
+    let usual = |name, command: &str| Layout {
         name,
-        command,
+        command: command.to_owned(),
         data: DATA,
         config: CONFIG,
         more: json!({}),
         asked: &[],
     };
+    let project = "python3 @/proj/PROBE";
+    let given = |name, arguments: &str| usual(name, &format!("{project} {arguments}"));
     vec![
-        usual("a script of a project", &["python3", "@/proj/PROBE"]),
-        usual("deep in a project", &["python3", "@/proj/src/app/PROBE"]),
-        usual("an executable script", &["@/proj/PROBE"]),
-        usual("by a flag", &["python3", "@/proj/PROBE", "--root=@/proj"]),
-        usual("in the home itself", &["python3", "@/PROBE"]),
-        usual("beside nothing", &["python3", "@/scripts/PROBE"]),
-        usual("beside the data", &["python3", "@/.local/share/PROBE"]),
-        usual("a program beside the data", &["@/.local/share/PROBE"]),
-        usual("beside the configuration", &["@/.config/PROBE"]),
-        usual(
-            "an argument around the data",
-            &["python3", "@/proj/PROBE", "@/.local"],
-        ),
-        usual(
-            "an argument around all",
-            &["python3", "@/proj/PROBE", "@/.local", "@/.config"],
-        ),
-        usual(
-            "the data as an argument",
-            &["python3", "@/proj/PROBE", "@/.local/share/toolwharf"],
-        ),
-        usual(
-            "a file of the data",
-            &[
-                "python3",
-                "@/proj/PROBE",
-                "@/.local/share/toolwharf/master.key",
-            ],
-        ),
-        usual(
-            "the home as an argument",
-            &["python3", "@/proj/PROBE", "@", "/", "/home"],
-        ),
-        usual(
-            "a link to the data",
-            &["python3", "@/proj/PROBE", "@/proj/link"],
-        ),
+        usual("a script of a project", project),
+        usual("deep in a project", "python3 @/proj/src/app/PROBE"),
+        usual("an executable script", "@/proj/PROBE"),
+        given("by a flag", "--root=@/proj"),
+        usual("in the home itself", "python3 @/PROBE"),
+        usual("beside nothing", "python3 @/scripts/PROBE"),
+        usual("beside the data", "python3 @/.local/share/PROBE"),
+        usual("a program beside the data", "@/.local/share/PROBE"),
+        usual("beside the configuration", "@/.config/PROBE"),
+        given("an argument around the data", "@/.local"),
+        given("an argument around all", "@/.local @/.config"),
+        given("the data as an argument", "@/.local/share/toolwharf"),
+        given("a file of the data", "@/.local/share/toolwharf/master.key"),
+        given("the home as an argument", "@ / /home"),
+        given("a link to the data", "@/proj/link"),
         Layout {
             data: "@/proj/data",
             config: "@/proj/config",
-            ..usual("the data in the project", &["python3", "@/proj/PROBE"])
+            ..usual("the data in the project", project)
         },
         Layout {
             config: "@/proj/mcp.json",
-            ..usual("one file of configuration", &["python3", "@/proj/PROBE"])
+            ..usual("one file of configuration", project)
         },
         Layout {
             config: "@/proj/later/mcp.json",
-            ..usual(
-                "configuration that is not there yet",
-                &["python3", "@/proj/PROBE", "@/proj"],
-            )
+            ..given("configuration that is not there yet", "@/proj")
         },
         Layout {
             more: json!({"mounts": ["@/.local:/mnt/local:ro", "@/.config:/mnt/config:rw"]}),
-            ..usual("mounts around the files", &["python3", "@/proj/PROBE"])
+            ..usual("mounts around the files", project)
         },
         Layout {
             more: json!({"mounts": ["@/.local:/mnt/local:rw"], "show": ["@/.config"]}),
-            ..usual(
-                "what is shown around the files",
-                &["python3", "@/proj/PROBE"],
-            )
+            ..usual("what is shown around the files", project)
         },
         Layout {
             more: json!({"show": ["@/proj/.env"], "hide": ["@/proj/src/helper.py"]}),
             asked: &["@/proj/.env"],
-            ..usual("more and less", &["python3", "@/proj/PROBE"])
+            ..usual("more and less", project)
         },
         Layout {
             more: json!({"volumes": ["/data"], "mounts": ["@/other:/other:rw"]}),
             asked: &["/other/app/.env"],
-            ..usual("a volume and a mount", &["python3", "@/proj/PROBE"])
+            ..usual("a volume and a mount", project)
         },
     ]
 }
@@ -224,7 +198,7 @@ impl Home {
         }
         symlink(&data, home.at.join("proj/link")).unwrap();
         let _ = fs::create_dir_all(home.at.join("proj/later"));
-        for word in layout.command {
+        for word in layout.command.split(' ') {
             if let Some(folder) = word.strip_suffix("PROBE") {
                 home.put(&home.path(folder).join("probe.py"), PROBE);
             }
@@ -276,10 +250,11 @@ fn run(
 ) -> Result<Seen, String> {
     home.give(&home.at, user);
     let mut spec: Value = serde_json::from_str(&home.text(&layout.more.to_string())).unwrap();
-    let command: Vec<_> = layout.command.iter().map(|word| home.text(word)).collect();
+    let words = layout.command.split(' ');
+    let command: Vec<_> = words.map(|word| home.text(word)).collect();
     spec["command"] = json!(command);
     spec["own"] = json!([home.path(layout.data), home.path(layout.config)]);
-    // Private first, so that nothing propagates to the host's mounts.
+    // The mounts are made private first, so that nothing propagates to the host's mounts.
     let script = format!(
         "{before} && mount --make-rshared / && exec setpriv --reuid={user} --regid={user} --clear-groups \"$@\""
     );
@@ -368,23 +343,15 @@ impl Seen {
             let is_mask =
                 entry.is_some_and(|entry| entry["write"] == true) && hidden.contains(path);
             let is_hidden = !is_mask && hidden.iter().any(|hidden| path.starts_with(hidden));
-            // Parent folders of visible paths, and links of the system.
+            // Parent folders of visible paths, and links of the system, count as listed.
             let is_listed = entry.is_some() && !is_hidden
                 || is_frame(path)
                 || path.parent() == Some(Path::new("/"));
             let is_listed = is_listed || path == Path::new("/var/tmp");
-            assert!(
-                is_listed,
-                "{name}: {} is there and not listed",
-                path.display()
-            );
+            assert!(is_listed, "{name}: {path:?} is there and not listed");
             if writable.contains(path) {
                 let writes = entry.is_some_and(|entry| entry["write"] == true);
-                assert!(
-                    writes,
-                    "{name}: {} is writable and not listed so",
-                    path.display()
-                );
+                assert!(writes, "{name}: {path:?} is writable and not listed so");
             }
         }
         for entry in &self.visible {
@@ -407,13 +374,8 @@ impl Seen {
                 if entry["write"] == true && hidden.contains(&inside) {
                     continue;
                 }
-                assert_eq!(
-                    found.contains(&inside),
-                    !is_hidden,
-                    "{name}: {}",
-                    inside.display()
-                );
-                // With root, the server runs as a separate user, to which permissions apply.
+                assert_eq!(found.contains(&inside), !is_hidden, "{name}: {inside:?}");
+                // If root starts the server, it runs as a separate user, which file permissions restrict.
                 if user != 0 && entry["write"] == true && there.is_dir() && !is_hidden {
                     assert!(writable.contains(&inside), "{name}: {}", inside.display());
                 }
@@ -422,7 +384,7 @@ impl Seen {
     }
 }
 
-/// A folder, and everything in it.
+/// Lists a folder and everything in it.
 fn below(path: &Path) -> Vec<PathBuf> {
     let mut all = vec![path.to_owned()];
     if path.is_dir() && !path.is_symlink() {
@@ -443,27 +405,14 @@ fn u12_no_layout_shows_toolwharfs_own_files_or_a_persons_secrets() {
         for user in users() {
             let home = Home::new(&layout);
             let late = [home.at.join("proj/src"), home.at.join("other/app")];
-            let seen = run(
-                &layout,
-                &home,
-                user,
-                "true",
-                &late[..usize::from(layout.name.starts_with('a'))],
-            );
+            let late = &late[..usize::from(layout.name.starts_with('a'))];
+            let seen = run(&layout, &home, user, "true", late);
             let seen = seen.unwrap_or_else(|why| panic!("{} as {user}: {why}", layout.name));
             let name = &format!("{} as {user}", layout.name);
             let asked: BTreeSet<_> = layout.asked.iter().map(|path| home.path(path)).collect();
-            assert_eq!(
-                texts(&seen.probe["secrets"]),
-                asked,
-                "{name}: {}",
-                seen.lines
-            );
-            assert!(
-                seen.lines.contains("row filesystem true "),
-                "{name}: {}",
-                seen.lines
-            );
+            let lines = &seen.lines;
+            assert_eq!(texts(&seen.probe["secrets"]), asked, "{name}: {lines}");
+            assert!(lines.contains("row filesystem true "), "{name}: {lines}");
             assert_eq!(seen.probe["core"], json!([0, 0]), "{name}");
             seen.compare(name, user);
         }
@@ -482,13 +431,10 @@ fn what_is_mounted_later_on_the_host_is_not_there() {
         let late = ["proj/src", "proj", "other/app"].map(|folder| home.at.join(folder));
         let seen = run(&layout, &home, user, "true", &late).unwrap();
         let found = texts(&seen.probe["found"]);
-        // The folders that existed, not what was mounted over them.
+        // The server sees the folders that existed, not what was mounted over them.
         for kept in ["proj/src/helper.py", "proj/pyproject.toml"] {
-            assert!(
-                found.contains(&home.at.join(kept)),
-                "{kept}: {}",
-                seen.lines
-            );
+            let lines = &seen.lines;
+            assert!(found.contains(&home.at.join(kept)), "{kept}: {lines}");
         }
         assert!(found.contains(Path::new("/other/app/.env")));
         let writable = texts(&seen.probe["writable"]);
@@ -500,7 +446,7 @@ fn what_is_mounted_later_on_the_host_is_not_there() {
     }
 }
 
-/// Container layers, and file systems that this user cannot look into.
+/// The test uses container layers, and file systems that this user cannot look into.
 #[test]
 fn mounts_that_are_there_already_are_read_only_and_no_obstacle() {
     for user in users() {
@@ -517,11 +463,8 @@ fn mounts_that_are_there_already_are_read_only_and_no_obstacle() {
             home.at.join("mnt").display()
         );
         let seen = run(&layout, &home, user, &before, &[]).unwrap();
-        assert!(
-            seen.lines.contains("row filesystem true "),
-            "{user}: {}",
-            seen.lines
-        );
+        let lines = &seen.lines;
+        assert!(lines.contains("row filesystem true "), "{user}: {lines}");
         let probe = &seen.probe;
         let writable = texts(&probe["writable"]);
         let below = |folder: &str| {
@@ -537,25 +480,19 @@ fn mounts_that_are_there_already_are_read_only_and_no_obstacle() {
 
 #[test]
 fn a_mount_of_toolwharfs_own_files_is_refused() {
-    for (more, field) in [
-        (
-            json!({"mounts": ["@/.local/share/toolwharf:/x:ro"]}),
-            "mounts: `",
-        ),
-        (
-            json!({"mounts": ["@/.local/share/toolwharf/hosting:/x:rw"]}),
-            "mounts: `",
-        ),
-        (json!({"mounts": ["@/proj/link:/x:ro"]}), "mounts: `"),
-        (json!({"show": ["@/.config/toolwharf/mcp.json"]}), "show: `"),
+    for (field, path) in [
+        ("mounts", "@/.local/share/toolwharf:/x:ro"),
+        ("mounts", "@/.local/share/toolwharf/hosting:/x:rw"),
+        ("mounts", "@/proj/link:/x:ro"),
+        ("show", "@/.config/toolwharf/mcp.json"),
     ] {
         let layout = Layout {
-            more,
+            more: json!({field: [path]}),
             ..layouts().remove(0)
         };
         let home = Home::new(&layout);
         let why = run(&layout, &home, USER, "true", &[]).err().unwrap();
-        assert!(why.contains(&format!("launch failed: {field}")), "{why}");
+        assert!(why.contains(&format!("launch failed: {field}: `")), "{why}");
     }
     let layout = Layout {
         more: json!({"mounts": ["@/proj:/x:rw"]}),

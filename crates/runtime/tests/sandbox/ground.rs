@@ -8,8 +8,8 @@ use runtime::process::Spawner;
 use runtime::sandbox::Bubblewrap;
 use runtime::{Error, Instance, Runtime as _};
 use tempfile::TempDir;
+use testkit::in_time;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::timeout;
 
 use crate::server::Server;
 use crate::support::{TEST_TIMEOUT, spawner};
@@ -40,7 +40,7 @@ impl Ground {
         Self::at(install, directory)
     }
 
-    /// Another run of an installation.
+    /// Creates another run of an installation.
     pub(crate) fn at(install: String, directory: TempDir) -> Self {
         let spawner = spawner();
         let options = options(&install, directory.path());
@@ -53,17 +53,20 @@ impl Ground {
     }
 
     pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
-        timeout(TEST_TIMEOUT, self.sandbox.launch(server.unit()))
-            .await
-            .unwrap()
+        in_time(TEST_TIMEOUT, self.sandbox.launch(server.unit())).await
+    }
+
+    /// Launches a server whose first line is `up`.
+    pub(crate) async fn up(&self, server: Server) -> Instance {
+        let mut instance = self.launch(server).await.unwrap();
+        assert_eq!(line(&mut instance).await, "up");
+        instance
     }
 
     pub(crate) async fn run(&self, server: Server) -> (String, Instance) {
         let mut instance = self.launch(server).await.unwrap();
         let text = read(&mut instance).await;
-        timeout(TEST_TIMEOUT, instance.handle.exited())
-            .await
-            .unwrap();
+        in_time(TEST_TIMEOUT, instance.handle.exited()).await;
         (text, instance)
     }
 
@@ -115,6 +118,13 @@ pub(crate) fn sh(script: &str) -> Server {
     running("sh", &["-c", script])
 }
 
+/// A server that runs a shell script and has the volume `/data`.
+pub(crate) fn with_data(script: &str) -> Server {
+    let mut server = sh(script);
+    server.sandbox.volumes = vec!["/data".into()];
+    server
+}
+
 pub(crate) fn python(script: &str) -> Server {
     running("/usr/bin/python3", &["-c", script])
 }
@@ -122,9 +132,8 @@ pub(crate) fn python(script: &str) -> Server {
 pub(crate) async fn read(instance: &mut Instance) -> String {
     let mut text = String::new();
     let stdout = &mut instance.stdio.as_mut().unwrap().stdout;
-    timeout(TEST_TIMEOUT, stdout.read_to_string(&mut text))
+    in_time(TEST_TIMEOUT, stdout.read_to_string(&mut text))
         .await
-        .unwrap()
         .unwrap();
     text
 }
@@ -140,7 +149,7 @@ pub(crate) async fn line(instance: &mut Instance) -> String {
             }
         }
     };
-    timeout(TEST_TIMEOUT, reading).await.unwrap();
+    in_time(TEST_TIMEOUT, reading).await;
     String::from_utf8(line).unwrap()
 }
 

@@ -132,7 +132,7 @@ print(wrong, fds, socket.gethostname())
     }
 }
 
-/// Calls through which kernels were attacked are not available. Calls that programs need are.
+/// System calls through which kernels were attacked are not available. Calls that programs need are available.
 #[tokio::test]
 async fn system_calls_are_filtered() {
     let ground = Ground::new();
@@ -187,7 +187,7 @@ async fn what_the_command_names_is_there() {
     fs::set_permissions(&tool, Permissions::from_mode(0o755)).unwrap();
     let link = ground.directory.path().join("link");
     std::os::unix::fs::symlink(&tool, &link).unwrap();
-    // Whatever `python3` is here: from the system, or from a version manager in a home directory.
+    // `python3` may come from the system, or from a version manager in a home directory.
     let (text, instance) = ground.run(running(link.to_str().unwrap(), &[])).await;
     assert_eq!(text, "from a script\n", "{}", instance.handle.stderr_tail());
 }
@@ -195,7 +195,7 @@ async fn what_the_command_names_is_there() {
 #[tokio::test]
 async fn what_it_is_shown_never_holds_the_data_of_others() {
     let ground = Ground::new();
-    // By its content, the folder around it is a project. It also contains the volumes of all servers.
+    // The test's folder looks like a project, but it also contains the volumes of all servers.
     let directory = ground.directory.path();
     let main = directory.join("node_modules/main.js");
     fs::create_dir(main.parent().unwrap()).unwrap();
@@ -242,9 +242,7 @@ async fn mounts_are_as_they_were_permitted() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_and_leaves_nothing() {
     let ground = Ground::new();
-    let check = async |expected: &str, text: &str, change: &dyn Fn(&mut Server)| {
-        let mut server = sh("true");
-        change(&mut server);
+    let check = async |expected: &str, text: &str, server: Server| {
         match ground.launch(server).await.unwrap_err() {
             Error::Refused { field, why } => {
                 assert_eq!(field, expected, "{why}");
@@ -254,51 +252,37 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
         }
         assert_eq!(ground.left(), [] as [PathBuf; 0]);
     };
-    check("image", "Docker", &|h| {
-        h.program = Program::Image {
-            image: "x".into(),
-            command: Vec::new(),
-        };
-    })
-    .await;
-    check("command", "not found", &|h| {
-        h.program = running("no-such-program", &[]).program
-    })
-    .await;
-    check("command", "not executable", &|h| {
-        h.program = running("/etc/passwd", &[]).program
-    })
-    .await;
-    check("volumes", "..", &|h| {
-        h.sandbox.volumes = vec!["/a/../etc".into()]
-    })
-    .await;
-    check("volumes", "twice", &|h| {
-        h.sandbox.volumes = vec!["/a".into(), "/a/".into()]
-    })
-    .await;
-    check("volumes", "system", &|h| {
-        h.sandbox.volumes = vec!["/usr/share".into()]
-    })
-    .await;
-    check("id", "a-z", &|h| h.sandbox.id = "../x".into()).await;
-    check("environment", "NUL", &|h| {
-        drop(h.env.insert("A".into(), "\0secret".into()))
-    })
-    .await;
-    check("network", "a/b", &|h| {
-        h.sandbox.network = model::Network::Allow(vec!["a/b".into()])
-    })
-    .await;
-    // It is found and may be executed, but is not a program.
+    let program = |program: &str| running(program, &[]);
+    let image = Program::Image {
+        image: "x".into(),
+        command: Vec::new(),
+    };
+    check("image", "Docker", Server::new("server", image)).await;
+    check("command", "not found", program("no-such-program")).await;
+    check("command", "not executable", program("/etc/passwd")).await;
+    let volumes = |all: &[&str]| {
+        let mut server = sh("true");
+        server.sandbox.volumes = all.iter().map(|&one| one.to_owned()).collect();
+        server
+    };
+    check("volumes", "..", volumes(&["/a/../etc"])).await;
+    check("volumes", "twice", volumes(&["/a", "/a/"])).await;
+    check("volumes", "system", volumes(&["/usr/share"])).await;
+    let mut other = sh("true");
+    other.sandbox.id = "../x".into();
+    check("id", "a-z", other).await;
+    let mut other = sh("true");
+    other.env.insert("A".into(), "\0secret".into());
+    check("environment", "NUL", other).await;
+    let mut other = sh("true");
+    other.sandbox.network = model::Network::Allow(vec!["a/b".into()]);
+    check("network", "a/b", other).await;
+    // The file is found and may be executed, but it is not a program.
     let broken = ground.directory.path().join("broken");
     fs::write(&broken, "#!/no/interpreter\n").unwrap();
     fs::set_permissions(&broken, Permissions::from_mode(0o755)).unwrap();
-    let broken = broken.to_str().unwrap();
-    check("command", "cannot run", &|h| {
-        h.program = running(broken, &[]).program
-    })
-    .await;
+    let broken = program(broken.to_str().unwrap());
+    check("command", "cannot run", broken).await;
 }
 
 #[tokio::test]

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::ResourceLimits;
-use runtime::{Error, Runtime as _};
-use tokio::time::{Instant, timeout};
+use model::{ResourceLimits, Sandbox};
+use runtime::{Error, Instance, Runtime as _};
+use testkit::{PROMISES, in_time};
+use tokio::time::Instant;
 
-use crate::ground::{Ground, line, python, read, row, say, sh};
+use crate::ground::{Ground, line, python, read, row, running, say, sh, with_data};
 use crate::support::{TEST_TIMEOUT, wait_for};
 
 const MIB: u64 = 1 << 20;
@@ -16,44 +17,22 @@ const MIB: u64 = 1 << 20;
 #[tokio::test]
 async fn h16_defaults_are_enforced() {
     let ground = Ground::new();
-    let mut instance = ground.launch(sh("echo up; read line")).await.unwrap();
-    assert_eq!(line(&mut instance).await, "up");
-    for what in [
-        "cpu",
-        "memory",
-        "disk",
-        "pids",
-        "filesystem",
-        "network",
-        "privileges",
-        "system calls",
-    ] {
+    let mut instance = ground.up(sh("echo up; read line")).await;
+    for what in PROMISES.into_iter().chain(["system calls"]) {
         assert!(row(&instance, what).holds, "{:?}", instance.enforced);
     }
     assert!(!row(&instance, "kernel").holds);
-    assert!(
-        row(&instance, "memory").how.contains("536870912"),
-        "{:?}",
-        instance.enforced
-    );
-    assert!(
-        row(&instance, "cpu").how.contains("50000"),
-        "{:?}",
-        instance.enforced
-    );
+    for (what, number) in [("memory", "536870912"), ("cpu", "50000")] {
+        let how = &row(&instance, what).how;
+        assert!(how.contains(number), "{how}");
+    }
     assert_eq!(instance.enforced.len(), 9);
     let usage = instance.handle.usage().await.unwrap();
     assert!(usage.pids >= 3 && usage.memory_peak > 0, "{usage:?}");
     drop(instance.stdio.take());
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
-    assert_eq!(
-        exit.code,
-        Some(1),
-        "{exit} {}",
-        instance.handle.stderr_tail()
-    );
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
+    let stderr = instance.handle.stderr_tail();
+    assert_eq!(exit.code, Some(1), "{exit} {stderr}");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
     assert_eq!(instance.handle.usage().await, None);
 }
@@ -64,14 +43,9 @@ async fn h17_a_memory_hog_is_killed_and_that_is_what_is_said() {
     let mut hog = python("b = []\nwhile True: b.append(bytearray(1 << 20))");
     hog.sandbox.limits.memory = 64 * MIB;
     let instance = ground.launch(hog).await.unwrap();
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
-    assert!(
-        exit.out_of_memory,
-        "{exit} {}",
-        instance.handle.stderr_tail()
-    );
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
+    let stderr = instance.handle.stderr_tail();
+    assert!(exit.out_of_memory, "{exit} {stderr}");
     assert_eq!(exit.to_string(), "exit code 137 (out of memory)");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
@@ -97,9 +71,7 @@ sys.exit(3)
         "{usage:?}"
     );
     say(&mut instance, "end\n").await;
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert_eq!(exit.to_string(), "exit code 3");
 }
 
@@ -139,14 +111,12 @@ sys.stdin.readline()
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "20 no more");
     assert_eq!(instance.handle.usage().await.unwrap().pids, 22);
-    // Another server has a separate count.
+    // The processes of another server are counted separately.
     let mut other = sh("true & wait; echo fine");
     other.sandbox.id = "other".into();
     assert_eq!(ground.run(other).await.0, "fine\n");
     instance.handle.kill_now();
-    timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 
@@ -165,9 +135,7 @@ while True:
     bomb.sandbox.limits.pids = 20;
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "lit");
-    let exit = timeout(TEST_TIMEOUT, instance.handle.exited())
-        .await
-        .unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
     assert!(exit.fork_bomb && !exit.out_of_memory, "{exit}");
     assert!(exit.to_string().contains("(fork bomb: "), "{exit}");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
@@ -184,43 +152,38 @@ for number, path in enumerate(sys.argv[1:]):
 print(total)
 "#;
 
-#[tokio::test]
-async fn a_disk_filler_gets_an_error_on_scratch() {
-    let ground = Ground::new();
-    let mut filler = python(FILL_SCRIPT);
-    let model::Program::Command { args, .. } = &mut filler.program else {
-        panic!("it is a command");
-    };
-    args.extend(["/tmp", "/var/tmp", "/tmp/home", "/dev/shm", "/run"].map(str::to_owned));
-    filler.sandbox.limits.disk = 32 * MIB;
+/// Fills these folders, each until there is no space left. Returns how much that was in total.
+async fn fill(ground: &Ground, folders: [&str; 5], sandbox: Sandbox) -> (u64, Instance) {
+    let args = [&["-c", FILL_SCRIPT][..], &folders].concat();
+    let mut filler = running("/usr/bin/python3", &args);
+    filler.sandbox = sandbox;
     let (text, instance) = ground.run(filler).await;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 6, "{text} {}", instance.handle.stderr_tail());
     for line in &lines[..5] {
         assert!(line.ends_with("No space left on device"), "{text}");
     }
-    let total: u64 = lines[5].parse().unwrap();
+    (lines[5].parse().unwrap(), instance)
+}
+
+#[tokio::test]
+async fn a_disk_filler_gets_an_error_on_scratch() {
+    let mut sandbox = Sandbox::new("server");
+    sandbox.limits.disk = 32 * MIB;
+    let folders = ["/tmp", "/var/tmp", "/tmp/home", "/dev/shm", "/run"];
+    let (total, _) = fill(&Ground::new(), folders, sandbox).await;
     assert!(total > 30 * MIB && total <= 32 * MIB, "{total}");
 }
 
 #[tokio::test]
 async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
     let ground = Ground::new();
-    let mut filler = python(FILL_SCRIPT);
-    filler.sandbox.volumes = vec!["/data".into(), "/cache/deep".into()];
-    let model::Program::Command { args, .. } = &mut filler.program else {
-        panic!("it is a command");
-    };
-    args.extend(["/data", "/cache/deep", "/tmp", "/dev/shm", "/run"].map(str::to_owned));
-    filler.sandbox.limits.disk = 64 * MIB;
-    filler.sandbox.strict = true;
-    let (text, instance) = ground.run(filler).await;
-    let lines: Vec<_> = text.lines().collect();
-    assert_eq!(lines.len(), 6, "{text} {}", instance.handle.stderr_tail());
-    for line in &lines[..5] {
-        assert!(line.ends_with("No space left on device"), "{text}");
-    }
-    let total: u64 = lines[5].parse().unwrap();
+    let mut sandbox = Sandbox::new("server");
+    sandbox.volumes = vec!["/data".into(), "/cache/deep".into()];
+    sandbox.limits.disk = 64 * MIB;
+    sandbox.strict = true;
+    let folders = ["/data", "/cache/deep", "/tmp", "/dev/shm", "/run"];
+    let (total, instance) = fill(&ground, folders, sandbox).await;
     assert!(total > 40 * MIB && total <= 64 * MIB, "{total}");
     assert!(row(&instance, "disk").holds, "{:?}", instance.enforced);
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
@@ -229,10 +192,7 @@ async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
 #[tokio::test]
 async fn a_volume_is_written_past_the_cache_of_the_host() {
     let ground = Ground::new();
-    let mut server = sh("echo up; read line");
-    server.sandbox.volumes = vec!["/data".into()];
-    let mut instance = ground.launch(server).await.unwrap();
-    assert_eq!(line(&mut instance).await, "up");
+    let _instance = ground.up(with_data("echo up; read line")).await;
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let at = ground.directory.path().to_str().unwrap();
     let mount = mounts.lines().find(|line| line.contains(at)).unwrap();
@@ -246,8 +206,7 @@ async fn a_burner_has_its_share_of_the_processors() {
     let ground = Ground::new();
     let mut burner = sh("(while :; do :; done) & echo up; while :; do :; done");
     burner.sandbox.limits.cpu_millis = 200;
-    let mut instance = ground.launch(burner).await.unwrap();
-    assert_eq!(line(&mut instance).await, "up");
+    let instance = ground.up(burner).await;
     let first = instance.handle.usage().await.unwrap().cpu;
     let begun = Instant::now();
     // The window lasts as long as it takes to use one second of processor time.
@@ -267,8 +226,7 @@ async fn a_burner_has_its_share_of_the_processors() {
 async fn usage_grows() {
     let ground = Ground::new();
     let script = "import sys\nprint('up', flush=True)\nsys.stdin.readline()\nb = bytearray(40 << 20)\nfor i in range(3_000_000): pass\nprint('done', flush=True)\nsys.stdin.readline()";
-    let mut instance = ground.launch(python(script)).await.unwrap();
-    assert_eq!(line(&mut instance).await, "up");
+    let mut instance = ground.up(python(script)).await;
     let before = instance.handle.usage().await.unwrap();
     say(&mut instance, "go\n").await;
     assert_eq!(line(&mut instance).await, "done");
@@ -286,8 +244,7 @@ async fn usage_grows() {
 async fn h19_a_volume_survives_restarts() {
     let ground = Ground::new();
     let with = |script: &str, disk: u64| {
-        let mut server = sh(script);
-        server.sandbox.volumes = vec!["/data".into()];
+        let mut server = with_data(script);
         server.sandbox.limits = ResourceLimits {
             disk,
             ..server.sandbox.limits
@@ -312,11 +269,11 @@ async fn h19_a_volume_survives_restarts() {
     );
     let size = |text: &str| text.lines().last().unwrap().trim().parse::<u64>().unwrap() * 1024;
     assert!(size(&text) <= 32 * MIB);
-    // A server with another name does not see it.
+    // A server with another id does not see the file.
     let mut other = with("ls /data", 32 * MIB);
     other.sandbox.id = "other".into();
     assert_eq!(ground.run(other).await.0, "");
-    // A larger limit, and a smaller one.
+    // The limit is first raised, then lowered.
     for disk in [80 * MIB, 24 * MIB] {
         let (text, instance) = ground.run(with(show, disk)).await;
         assert!(text.starts_with("kept\n"), "{text}");
@@ -331,8 +288,7 @@ async fn h19_a_volume_survives_restarts() {
 #[tokio::test]
 async fn h20_what_was_written_before_a_crash_is_read_after_it() {
     let ground = Ground::new();
-    let mut server = sh("seq 100000 > /data/numbers; echo written; kill -9 $$");
-    server.sandbox.volumes = vec!["/data".into()];
+    let mut server = with_data("seq 100000 > /data/numbers; echo written; kill -9 $$");
     let mut instance = ground.launch(server.clone()).await.unwrap();
     assert_eq!(read(&mut instance).await, "written\n");
     assert_eq!(instance.handle.exited().await.code, Some(137));
@@ -343,28 +299,23 @@ async fn h20_what_was_written_before_a_crash_is_read_after_it() {
 #[tokio::test]
 async fn an_instance_that_ends_takes_no_volume_from_the_next() {
     let ground = Ground::new();
-    let mut server = sh("echo up; read line; echo $line >> /data/file; sync; cat /data/file");
-    server.sandbox.volumes = vec!["/data".into()];
-    let mut old = ground.launch(server.clone()).await.unwrap();
-    assert_eq!(line(&mut old).await, "up");
-    let mut new = ground.launch(server).await.unwrap();
-    assert_eq!(line(&mut new).await, "up");
+    let server = with_data("echo up; read line; echo $line >> /data/file; sync; cat /data/file");
+    let mut old = ground.up(server.clone()).await;
+    let mut new = ground.up(server).await;
     say(&mut old, "old\n").await;
     assert_eq!(read(&mut old).await, "old\n");
-    timeout(TEST_TIMEOUT, old.handle.exited()).await.unwrap();
+    in_time(TEST_TIMEOUT, old.handle.exited()).await;
     say(&mut new, "new\n").await;
     assert_eq!(read(&mut new).await, "old\nnew\n");
-    timeout(TEST_TIMEOUT, new.handle.exited()).await.unwrap();
+    in_time(TEST_TIMEOUT, new.handle.exited()).await;
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 
 #[tokio::test]
 async fn volumes_in_use_are_not_removed() {
     let ground = Ground::new();
-    let mut server = sh("echo up; read line");
-    server.sandbox.volumes = vec!["/data".into()];
-    let mut instance = ground.launch(server).await.unwrap();
-    assert_eq!(line(&mut instance).await, "up");
+    let server = with_data("echo up; read line");
+    let instance = ground.up(server).await;
     let error = ground
         .sandbox
         .volumes_remove("server", None)
@@ -388,11 +339,10 @@ async fn volumes_in_use_are_not_removed() {
 #[tokio::test]
 async fn strict_does_not_start_without_a_limit() {
     let ground = Ground::new();
-    // The directory exists, as where no file system can be created.
+    // The volume's directory exists, as on a host where no file system can be created for it.
     let data = ground.directory.path().join("state/volumes/server/data");
     fs::create_dir_all(&data).unwrap();
-    let mut server = sh("echo ran > /data/ran");
-    server.sandbox.volumes = vec!["/data".into()];
+    let mut server = with_data("echo ran > /data/ran");
     server.sandbox.strict = true;
     let error = ground.launch(server.clone()).await.unwrap_err();
     assert!(

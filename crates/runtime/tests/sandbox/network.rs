@@ -5,40 +5,13 @@ use std::time::Duration;
 
 use model::{Network, Port, Reach};
 use runtime::Error;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use testkit::in_time;
+use testkit::serve::{get, host};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::ground::{Ground, python, row};
 use crate::server::Server;
 use crate::support::TEST_TIMEOUT;
-
-/// An HTTP server on the host's loopback that responds with `from the host` and the request.
-async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let serving = async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut head = vec![0; 4096];
-            let count = stream.read(&mut head).await.unwrap_or(0);
-            let head = String::from_utf8_lossy(&head[..count]).into_owned();
-            let asked = head.lines().next().unwrap_or_default();
-            let text = format!("from the host: {asked}");
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
-                text.len()
-            );
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    };
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the handle that aborts it is returned"
-    )]
-    (address, AbortOnDropHandle::new(tokio::spawn(serving)))
-}
 
 /// Tries to reach `address`: directly, according to the variables, and with `CONNECT`.
 fn prober(address: SocketAddr, network: Network) -> Server {
@@ -165,15 +138,6 @@ server.serve_forever()
     server
 }
 
-async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
-}
-
 async fn listening(instance: &runtime::Instance) {
     let (tail, mut lines) = instance.handle.follow_stderr();
     if !tail.contains("listening") {
@@ -184,7 +148,7 @@ async fn listening(instance: &runtime::Instance) {
                 }
             }
         };
-        timeout(TEST_TIMEOUT, waiting).await.unwrap();
+        in_time(TEST_TIMEOUT, waiting).await;
     }
 }
 
@@ -192,10 +156,11 @@ async fn listening(instance: &runtime::Instance) {
 async fn a_port_inside_is_reached_from_the_host() {
     let ground = Ground::new();
     for network in [Network::None, Network::Allow(vec!["example.com".into()])] {
-        // The same port twice at the same time: each server has a separate network.
+        // Both servers use the same port at the same time, because each has a separate network.
         let named = |name: &str| {
             let mut server = served(8000, network.clone());
-            // Its port depends on its id, so that no other test takes it while it is free.
+            // A server's port depends on its id. With the process id in it, no other test takes the port while it is
+            // free.
             server.sandbox.id = format!("{name}-{}", std::process::id());
             server
         };
@@ -209,10 +174,7 @@ async fn a_port_inside_is_reached_from_the_host() {
             let address = instance.ports[&8000];
             for number in 0..20 {
                 let path = format!("/{number}");
-                let answer = timeout(TEST_TIMEOUT, get(address, &path))
-                    .await
-                    .unwrap()
-                    .unwrap();
+                let answer = in_time(TEST_TIMEOUT, get(address, &path)).await.unwrap();
                 assert!(answer.contains(&format!("{path} 2 ")), "{answer}");
             }
         }
@@ -239,7 +201,7 @@ async fn a_port_inside_is_reached_from_the_host() {
                 }
             }
         };
-        timeout(TEST_TIMEOUT, answer).await.unwrap();
+        in_time(TEST_TIMEOUT, answer).await;
         again.handle.stop(Duration::from_secs(5)).await;
         assert!(ground.left().is_empty());
     }
@@ -257,9 +219,7 @@ async fn a_port_that_nobody_listens_on_is_closed() {
     let instance = ground.launch(idle).await.unwrap();
     listening(&instance).await;
     for _ in 0..3 {
-        let answer = timeout(TEST_TIMEOUT, get(instance.ports[&8000], "/"))
-            .await
-            .unwrap();
+        let answer = in_time(TEST_TIMEOUT, get(instance.ports[&8000], "/")).await;
         assert!(answer.is_err() || answer.is_ok_and(|text| text.is_empty()));
     }
 }
@@ -285,9 +245,8 @@ async fn with_an_open_network_a_port_is_the_hosts() {
     let instance = ground.launch(served(port, Network::Open)).await.unwrap();
     listening(&instance).await;
     assert_eq!(instance.ports[&port].port(), port);
-    let answer = timeout(TEST_TIMEOUT, get(instance.ports[&port], "/x"))
+    let answer = in_time(TEST_TIMEOUT, get(instance.ports[&port], "/x"))
         .await
-        .unwrap()
         .unwrap();
     assert!(answer.contains("/x 2 "), "{answer}");
 }

@@ -1,4 +1,4 @@
-//! The sandbox as an ordinary user, as far as it goes, and without bubblewrap.
+//! The sandbox as an ordinary user, with the protection that is possible, and without bubblewrap.
 
 use std::process::{Command, Stdio};
 
@@ -66,7 +66,7 @@ fn without_root_it_isolates_and_says_what_it_cannot_limit() {
 fn a_missing_bubblewrap_says_how_to_get_it() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().to_str().unwrap();
-    // A view of this machine without bubblewrap.
+    // The script runs the command without bubblewrap in `/usr/bin`.
     let script = format!(
         "mkdir {at}/upper {at}/work {at}/state && mknod {at}/upper/bwrap c 0 0 && \
          mount -t overlay -o lowerdir=/usr/bin,upperdir={at}/upper,workdir={at}/work none /usr/bin && \

@@ -14,8 +14,8 @@ use model::{Launch, Place, Program};
 use runtime::process::{Instance, SentinelCommand, Spawner};
 use runtime::sandbox::{Bounds, Bubblewrap, Options, Own};
 use runtime::{PackageOptions, Packages, Ports, Unit};
+use testkit::in_time;
 use tokio::io::AsyncReadExt as _;
-use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) const VICTIM: &str = env!("CARGO_BIN_EXE_runtime-victim");
 /// Timeout for everything that should complete quickly.
@@ -73,12 +73,15 @@ pub(crate) fn sh(script: &str) -> Unit {
     command("sh", &["-c", script])
 }
 
+/// Runs a script whose first line is `up`.
+pub(crate) async fn up(spawner: &Spawner, script: &str) -> Instance {
+    let mut instance = spawner.spawn(sh(script)).await.unwrap();
+    read_until(&mut instance, "up").await;
+    instance
+}
+
 pub(crate) async fn wait_for(what: &str, mut predicate: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !predicate() {
-        assert!(Instant::now() < deadline, "timed out waiting for: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
+    testkit::wait_for(what, TEST_TIMEOUT, async || predicate()).await;
 }
 
 pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
@@ -91,15 +94,14 @@ pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
             text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
         }
     };
-    timeout(TEST_TIMEOUT, read).await.unwrap();
+    in_time(TEST_TIMEOUT, read).await;
     text
 }
 
 pub(crate) async fn read_to_end(instance: &mut Instance) -> String {
     let mut text = String::new();
-    timeout(TEST_TIMEOUT, instance.stdout.read_to_string(&mut text))
+    in_time(TEST_TIMEOUT, instance.stdout.read_to_string(&mut text))
         .await
-        .unwrap()
         .unwrap();
     text
 }

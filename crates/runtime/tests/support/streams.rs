@@ -8,21 +8,14 @@
 use std::time::Duration;
 
 use runtime::{Instance, Stdio};
+use testkit::in_time;
 use tokio::io::AsyncReadExt as _;
-use tokio::time::{Instant, sleep, timeout};
 
 /// Timeout for everything that should complete quickly.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !check() {
-        assert!(
-            start.elapsed() < TEST_TIMEOUT,
-            "waited in vain until {what}"
-        );
-        sleep(Duration::from_millis(50)).await;
-    }
+    testkit::wait_for(what, TEST_TIMEOUT, async || check()).await;
 }
 
 pub(crate) fn stdio(instance: &mut Instance) -> &mut Stdio {
@@ -32,7 +25,7 @@ pub(crate) fn stdio(instance: &mut Instance) -> &mut Stdio {
 pub(crate) async fn rest(instance: &mut Instance) -> String {
     let mut text = String::new();
     let read = stdio(instance).stdout.read_to_string(&mut text);
-    timeout(TEST_TIMEOUT, read).await.unwrap().unwrap();
+    in_time(TEST_TIMEOUT, read).await.unwrap();
     text
 }
 
@@ -47,6 +40,6 @@ pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
             text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
         }
     };
-    timeout(TEST_TIMEOUT, read).await.unwrap();
+    in_time(TEST_TIMEOUT, read).await;
     text
 }

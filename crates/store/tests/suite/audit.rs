@@ -8,7 +8,7 @@ use store::{
     RunFilter, Store, Time, new_id, now,
 };
 
-use crate::support::Db;
+use crate::support::{Db, new_run, ok};
 
 on_both!(
     a_call,
@@ -61,18 +61,23 @@ async fn write(store: &Store, calls: &[NewCall]) {
     store.call_writer().write(&writes).await.unwrap();
 }
 
+/// Writes the outcome of a call.
+async fn finish(store: &Store, end: CallEnd) {
+    let writes = [CallWrite::Outcome(end)];
+    store.call_writer().write(&writes).await.unwrap();
+}
+
 async fn count(store: &Store) -> usize {
-    let all = store
-        .calls_list(&CallFilter::default(), &Page::default())
-        .await;
-    all.unwrap().len()
+    let (filter, page) = (CallFilter::default(), Page::default());
+    store.calls_list(&filter, &page).await.unwrap().len()
 }
 
 async fn a_call(db: &Db) {
+    let store = &db.store;
     let (id, other) = (db.project("p").await, db.project("other").await);
     let call = intent(Some(&id), "now");
-    write(&db.store, std::slice::from_ref(&call)).await;
-    let open = db.store.call_get(Some(&id), &call.id).await.unwrap();
+    write(store, std::slice::from_ref(&call)).await;
+    let open = store.call_get(Some(&id), &call.id).await.unwrap();
     assert_eq!(open.arguments, call.arguments);
     assert_eq!(
         (open.call.status, open.call.started_at),
@@ -84,14 +89,9 @@ async fn a_call(db: &Db) {
     );
 
     for status in [CallStatus::ToolError, CallStatus::Ok] {
-        let end = outcome(&call.id, status);
-        db.store
-            .call_writer()
-            .write(&[CallWrite::Outcome(end)])
-            .await
-            .unwrap();
+        finish(store, outcome(&call.id, status)).await;
     }
-    let done = db.store.call_get(None, &call.id).await.unwrap();
+    let done = store.call_get(None, &call.id).await.unwrap();
     assert_eq!(
         done.call.status,
         CallStatus::ToolError,
@@ -101,18 +101,18 @@ async fn a_call(db: &Db) {
     assert_eq!((done.call.error, done.result), (first.error, first.result));
     assert_eq!(done.call.duration_us, Some(first.duration_us));
 
-    assert_error!(db.store.call_get(Some(&other), &call.id).await, NotFound);
-    assert_error!(db.store.call_get(None, &new_id()).await, NotFound);
-    let unknown = CallWrite::Outcome(outcome(&new_id(), CallStatus::Ok));
-    db.store.call_writer().write(&[unknown]).await.unwrap();
-    db.store.call_writer().write(&[]).await.unwrap();
-    assert_eq!(count(&db.store).await, 1);
+    assert_error!(store.call_get(Some(&other), &call.id).await, NotFound);
+    assert_error!(store.call_get(None, &new_id()).await, NotFound);
+    finish(store, outcome(&new_id(), CallStatus::Ok)).await;
+    store.call_writer().write(&[]).await.unwrap();
+    assert_eq!(count(store).await, 1);
 }
 
 async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
+    let store = &db.store;
     let id = db.project("p").await;
     let earlier: Vec<_> = (0..64).map(|_| intent(Some(&id), "earlier")).collect();
-    write(&db.store, &earlier).await;
+    write(store, &earlier).await;
     let mut writes: Vec<_> = (0..64)
         .map(|_| CallWrite::Intent(intent(Some(&id), "new")))
         .collect();
@@ -124,14 +124,14 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
         unreachable!("intents come first")
     };
     last.run_id = Some("no such run".to_owned());
-    assert_error!(db.store.call_writer().write(&bad).await, Invalid);
+    assert_error!(store.call_writer().write(&bad).await, Invalid);
     let open = CallFilter {
         status: Some(CallStatus::Open),
         ..CallFilter::default()
     };
-    assert_eq!(count(&db.store).await, 64);
+    assert_eq!(count(store).await, 64);
     assert_eq!(
-        db.store
+        store
             .calls_list(&open, &Page::default())
             .await
             .unwrap()
@@ -139,27 +139,29 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
         64
     );
 
-    db.store.call_writer().write(&writes).await.unwrap();
-    let rows = db.store.calls_list(&open, &Page::default()).await.unwrap();
+    store.call_writer().write(&writes).await.unwrap();
+    let rows = store.calls_list(&open, &Page::default()).await.unwrap();
     assert!(rows.len() == 64 && rows.iter().all(|row| row.tool == "new"));
-    assert_eq!(count(&db.store).await, 128);
+    assert_eq!(count(store).await, 128);
 }
 
 async fn writing_a_batch_again(db: &Db) {
+    let store = &db.store;
     let call = intent(None, "now");
     let end = outcome(&call.id, CallStatus::Ok);
     // The order in a batch does not matter, because intents are written first. An intent that is written again never
     // reopens a closed call.
     let batch = [CallWrite::Outcome(end), CallWrite::Intent(call.clone())];
     for _ in 0..3 {
-        db.store.call_writer().write(&batch).await.unwrap();
-        let row = db.store.call_get(None, &call.id).await.unwrap();
+        store.call_writer().write(&batch).await.unwrap();
+        let row = store.call_get(None, &call.id).await.unwrap();
         assert_eq!(row.call.status, CallStatus::Ok);
     }
-    assert_eq!(count(&db.store).await, 1);
+    assert_eq!(count(store).await, 1);
 }
 
 async fn calls_are_filtered_and_paged(db: &Db) {
+    let store = &db.store;
     let (a, b) = (db.project("a").await, db.project("b").await);
     let mut calls = Vec::new();
     for n in 0..100 {
@@ -169,22 +171,18 @@ async fn calls_are_filtered_and_paged(db: &Db) {
         call.caller = format!("c{}", n % 4);
         calls.push(call);
     }
-    write(&db.store, &calls).await;
+    write(store, &calls).await;
     let ends = calls
         .iter()
         .take(10)
         .map(|call| CallWrite::Outcome(outcome(&call.id, CallStatus::Timeout)));
-    db.store
-        .call_writer()
-        .write(&ends.collect::<Vec<_>>())
-        .await
-        .unwrap();
+    ok(store.call_writer().write(&ends.collect::<Vec<_>>())).await;
 
     let check = async |filter: CallFilter, keep: &dyn Fn(usize, &NewCall) -> bool| {
         let mut found = Vec::new();
         let mut page = Page::first(7);
         loop {
-            let rows = db.store.calls_list(&filter, &page).await.unwrap();
+            let rows = store.calls_list(&filter, &page).await.unwrap();
             found.extend(rows.iter().map(|row| row.id.clone()));
             let Some(last) = rows.last().filter(|_| rows.len() == 7) else {
                 break;
@@ -251,27 +249,23 @@ async fn calls_are_filtered_and_paged(db: &Db) {
         };
         check(filter, &|_, _| expect).await;
     }
-    let rows = db.store.calls_list(&all, &Page::first(0)).await.unwrap();
+    let rows = store.calls_list(&all, &Page::first(0)).await.unwrap();
     assert_eq!(rows, []);
 }
 
 async fn calls_that_were_open(db: &Db) {
+    let store = &db.store;
     let calls: Vec<_> = (0..3).map(|_| intent(None, "now")).collect();
-    write(&db.store, &calls).await;
-    let end = CallWrite::Outcome(outcome(&calls[0].id, CallStatus::Ok));
-    db.store.call_writer().write(&[end]).await.unwrap();
+    write(store, &calls).await;
+    finish(store, outcome(&calls[0].id, CallStatus::Ok)).await;
     let mut later = intent(None, "now");
     later.started_at = now() + Duration::hours(1);
-    write(&db.store, std::slice::from_ref(&later)).await;
+    write(store, std::slice::from_ref(&later)).await;
 
-    let closed = db
-        .store
-        .calls_close_open(now(), "the program stopped")
-        .await
-        .unwrap();
+    let closed = ok(store.calls_close_open(now(), "the program stopped")).await;
     assert_eq!(closed, 2);
-    assert_eq!(db.store.calls_close_open(now(), "again").await.unwrap(), 0);
-    let status = async |call: &NewCall| db.store.call_get(None, &call.id).await.unwrap().call;
+    assert_eq!(store.calls_close_open(now(), "again").await.unwrap(), 0);
+    let status = async |call: &NewCall| store.call_get(None, &call.id).await.unwrap().call;
     assert_eq!(status(&calls[0]).await.status, CallStatus::Ok);
     assert_eq!(status(&calls[1]).await.status, CallStatus::Unknown);
     assert_eq!(
@@ -281,22 +275,22 @@ async fn calls_that_were_open(db: &Db) {
     assert_eq!(status(&later).await.status, CallStatus::Open);
 
     // The process that made the call reports its outcome.
-    let end = CallWrite::Outcome(outcome(&calls[1].id, CallStatus::Ok));
-    db.store.call_writer().write(&[end]).await.unwrap();
+    finish(store, outcome(&calls[1].id, CallStatus::Ok)).await;
     let row = status(&calls[1]).await;
     assert_eq!((row.status, row.error), (CallStatus::Ok, None));
 }
 
 async fn pruning(db: &Db) {
+    let store = &db.store;
     let calls: Vec<_> = (0..1_500).map(|_| intent(None, "now")).collect();
-    write(&db.store, &calls).await;
+    write(store, &calls).await;
     let hour = Duration::hours(1);
-    assert_eq!(db.store.calls_prune(now() - hour).await.unwrap(), 0);
+    assert_eq!(store.calls_prune(now() - hour).await.unwrap(), 0);
     for expect in [1_000, 500, 0] {
-        assert_eq!(db.store.calls_prune(now() + hour).await.unwrap(), expect);
+        assert_eq!(store.calls_prune(now() + hour).await.unwrap(), expect);
     }
-    assert_eq!(count(&db.store).await, 0);
-    assert_eq!(db.store.calls_prune(Time::MIN_UTC).await.unwrap(), 0);
+    assert_eq!(count(store).await, 0);
+    assert_eq!(store.calls_prune(Time::MIN_UTC).await.unwrap(), 0);
 }
 
 async fn what_happened_is_never_refused(db: &Db) {
@@ -314,19 +308,18 @@ async fn what_happened_is_never_refused(db: &Db) {
 }
 
 async fn runs(db: &Db) {
+    let store = &db.store;
     let (id, other) = (db.project("p").await, db.project("other").await);
     let new = NewRun {
-        project: Some(&id),
-        agent: "cook",
-        model: "m-1",
         conversation: Some("c-1"),
+        ..new_run(Some(&id))
     };
-    let run = db.store.run_put(new).await.unwrap();
+    let run = store.run_put(new).await.unwrap();
     assert_eq!((run.status.as_str(), run.finished_at), ("running", None));
     let mut call = intent(Some(&id), "now");
     call.run_id = Some(run.id.clone());
-    write(&db.store, std::slice::from_ref(&call)).await;
-    let row = db.store.call_get(Some(&id), &call.id).await.unwrap();
+    write(store, std::slice::from_ref(&call)).await;
+    let row = store.call_get(Some(&id), &call.id).await.unwrap();
     assert_eq!(row.call.run_id.as_ref(), Some(&run.id));
 
     let end = RunEnd {
@@ -338,33 +331,27 @@ async fn runs(db: &Db) {
         error: None,
     };
     assert_error!(
-        db.store.run_finish(Some(&other), &run.id, &end).await,
+        store.run_finish(Some(&other), &run.id, &end).await,
         NotFound
     );
-    assert_error!(db.store.run_finish(None, &run.id, &end).await, NotFound);
-    let done = db.store.run_finish(Some(&id), &run.id, &end).await.unwrap();
+    assert_error!(store.run_finish(None, &run.id, &end).await, NotFound);
+    let done = store.run_finish(Some(&id), &run.id, &end).await.unwrap();
     assert_eq!(
         (done.turns, done.input_tokens, done.cost_micros),
         (3, 5_000_000_000, 1_234)
     );
     assert!(done.finished_at.is_some());
-    assert_eq!(db.store.run_get(Some(&id), &run.id).await.unwrap(), done);
-    assert_eq!(db.store.run_get(None, &run.id).await.unwrap(), done);
+    assert_eq!(store.run_get(Some(&id), &run.id).await.unwrap(), done);
+    assert_eq!(store.run_get(None, &run.id).await.unwrap(), done);
     assert_eq!(done.conversation_id.as_deref(), Some("c-1"));
-    assert_error!(db.store.run_get(Some(&other), &run.id).await, NotFound);
+    assert_error!(store.run_get(Some(&other), &run.id).await, NotFound);
 }
 
 async fn open_runs_are_closed_at_the_start(db: &Db) {
     let (store, id) = (&db.store, db.project("p").await);
-    let new = |project| NewRun {
-        project,
-        agent: "cook",
-        model: "m-1",
-        conversation: None,
-    };
     let mut runs = Vec::new();
     for project in [Some(&id), None, Some(&id)] {
-        runs.push(store.run_put(new(project)).await.unwrap());
+        runs.push(store.run_put(new_run(project)).await.unwrap());
     }
     let end = RunEnd {
         status: "done".to_owned(),
@@ -400,7 +387,7 @@ async fn open_runs_are_closed_at_the_start(db: &Db) {
     };
     assert_eq!(list(interrupted, Page::first(1)).await, all[1..2]);
 
-    // A run is kept as long as any of its calls.
+    // A run is kept until its last call is pruned.
     let mut call = intent(Some(&id), "now");
     call.run_id = Some(runs[0].id.clone());
     write(store, std::slice::from_ref(&call)).await;
@@ -417,6 +404,7 @@ async fn open_runs_are_closed_at_the_start(db: &Db) {
 }
 
 async fn events(db: &Db) {
+    let store = &db.store;
     let id = db.project("p").await;
     let detail = json!({"exit": 1, "text": "☃"});
     for (project, server) in [(None, "a"), (Some(&id), "a"), (Some(&id), "b")] {
@@ -426,10 +414,10 @@ async fn events(db: &Db) {
             kind: "crashed",
             detail: &detail,
         };
-        db.store.event_add(event).await.unwrap();
+        store.event_add(event).await.unwrap();
     }
     let list = async |project, server, page: &Page| {
-        let rows = db.store.event_list(project, server, page).await.unwrap();
+        let rows = store.event_list(project, server, page).await.unwrap();
         assert!(rows.is_sorted_by(|a, b| a.id > b.id));
         rows
     };
@@ -448,14 +436,14 @@ async fn events(db: &Db) {
         all[1..2]
     );
     assert_eq!(
-        db.store
+        store
             .events_prune(now() - Duration::hours(1))
             .await
             .unwrap(),
         0
     );
     assert_eq!(
-        db.store
+        store
             .events_prune(now() + Duration::hours(1))
             .await
             .unwrap(),

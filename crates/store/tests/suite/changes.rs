@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use sqlx::{Connection as _, Executor as _, PgConnection};
-use store::{SealedSecret, Sight, Store, Topic};
+use store::{Sight, Store, Topic};
 
-use crate::support::{Db, new_server, project, server};
+use crate::support::{Db, new_server, ok, project, secret, server};
 
 async fn look(store: &Store, sight: &mut Sight) -> Vec<Topic> {
     let changed = store.change_list(sight).await.unwrap();
@@ -42,18 +42,12 @@ async fn a_change_is_told_once_and_of_its_project_only() {
     assert_eq!(look(store, &mut sight).await, [of("shop")]);
     assert!(look(store, &mut sight).await.is_empty());
 
-    let secret = SealedSecret {
-        name: "KEY".into(),
-        version: 1,
-        nonce: vec![0; 24],
-        sealed: vec![1],
-    };
-    store.secret_put(&mine, &secret).await.unwrap();
+    ok(store.secret_put(&mine, &secret("KEY", 1, &[1]))).await;
     assert_eq!(look(store, &mut sight).await, [of("mine")]);
     store.secret_delete(&mine, "KEY").await.unwrap();
     store.server_delete(&shop, &server("till")).await.unwrap();
     assert_eq!(look(store, &mut sight).await, [of("mine"), of("shop")]);
-    // Its keys and its registered servers are deleted too.
+    // The project's keys and its registered servers are deleted too.
     store.project_delete(&shop).await.unwrap();
     let gone = [Topic::Keys, Topic::Servers, of("shop")];
     assert_eq!(look(store, &mut sight).await, gone);
@@ -133,7 +127,7 @@ async fn all_is_read_anew_in_another_history_and_after_a_long_absence() {
     database.run(function).await;
     assert_eq!(look(store, &mut sight).await, Topic::ALL);
     assert!(look(store, &mut sight).await.is_empty());
-    // The new history reuses the numbers.
+    // The new timeline reuses the numbers.
     database
         .run("DELETE FROM kb.toolwharf_changes; ALTER TABLE kb.toolwharf_changes ALTER COLUMN id RESTART WITH 1; CREATE OR REPLACE FUNCTION kb.toolwharf_timeline() RETURNS TEXT LANGUAGE sql AS $$ SELECT '00000003' $$")
         .await;

@@ -1,9 +1,9 @@
 //! Conversations with agents.
 
 use model::ProjectId;
-use store::{Error, Page, new_id};
+use store::{Page, new_id};
 
-use crate::support::Db;
+use crate::support::{Db, ok};
 
 on_both!(
     a_conversation_comes_back_to_the_letter,
@@ -12,40 +12,31 @@ on_both!(
     a_project_takes_its_conversations_with_it,
 );
 
-/// Keys in an unusual order, a number that a database would round, and characters that JSON need not escape.
+/// The keys have an unusual order, a database would round the number, and JSON need not escape the characters.
 const BODY: &str = r#"{"z":1,"a":12345678901234567890.10, "text":"Zürich, ☃ \u2603 / \/"}"#;
 
 async fn a_conversation_comes_back_to_the_letter(db: &Db) {
     let store = &db.store;
     let project = db.project("p").await;
     for scope in [None, Some(&project)] {
-        let made = store
-            .conversation_put(&new_id(), scope, "Soup?", BODY)
-            .await
-            .unwrap();
+        let made = ok(store.conversation_put(&new_id(), scope, "Soup?", BODY)).await;
         assert_eq!(made.project_id.as_deref(), scope.map(ProjectId::as_str));
         let got = store.conversation_get(scope, &made.id).await.unwrap();
         assert_eq!((&got.row, got.body.as_str()), (&made, BODY));
-        let saved = store
-            .conversation_save(scope, &made.id, made.revision, "{}")
-            .await
-            .unwrap();
+        let saved = ok(store.conversation_save(scope, &made.id, made.revision, "{}")).await;
         assert_eq!(saved.revision, made.revision + 1);
         assert!(saved.updated_at > made.updated_at);
         store.conversation_remove(scope, &made.id).await.unwrap();
         let gone = store.conversation_remove(scope, &made.id).await;
-        assert!(matches!(gone, Err(Error::NotFound { .. })), "{gone:?}");
+        assert_error!(gone, NotFound);
     }
     let nul = store.conversation_put(&new_id(), None, "a\0b", "{}").await;
-    assert!(matches!(nul, Err(Error::Invalid { .. })), "{nul:?}");
+    assert_error!(nul, Invalid);
 }
 
 async fn of_two_turns_at_once_one_is_kept(db: &Db) {
     let store = &db.store;
-    let made = store
-        .conversation_put(&new_id(), None, "t", "0")
-        .await
-        .unwrap();
+    let made = ok(store.conversation_put(&new_id(), None, "t", "0")).await;
     let (one, other) = tokio::join!(
         store.conversation_save(None, &made.id, made.revision, "1"),
         store.conversation_save(None, &made.id, made.revision, "2"),
@@ -54,7 +45,7 @@ async fn of_two_turns_at_once_one_is_kept(db: &Db) {
     let late = store
         .conversation_save(None, &made.id, made.revision, "3")
         .await;
-    assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
+    assert_error!(late, Conflict);
     let body = store.conversation_get(None, &made.id).await.unwrap().body;
     assert_eq!(body, if one.is_ok() { "1" } else { "2" });
 }
@@ -72,17 +63,11 @@ async fn conversations_of_two_projects_are_apart(db: &Db) {
     }
     for scope in [None, Some(&other)] {
         let foreign = store.conversation_get(scope, &ids[0]).await;
-        assert!(
-            matches!(foreign, Err(Error::NotFound { .. })),
-            "{foreign:?}"
-        );
+        assert_error!(foreign, NotFound);
         let saved = store.conversation_save(scope, &ids[0], 1, "{}").await;
-        assert!(matches!(saved, Err(Error::NotFound { .. })), "{saved:?}");
+        assert_error!(saved, NotFound);
     }
-    let first = store
-        .conversation_list(Some(&one), &Page::first(2))
-        .await
-        .unwrap();
+    let first = ok(store.conversation_list(Some(&one), &Page::first(2))).await;
     assert_eq!(
         first.iter().map(|row| &row.id).collect::<Vec<_>>(),
         [&ids[2], &ids[1]]
@@ -102,10 +87,7 @@ async fn conversations_of_two_projects_are_apart(db: &Db) {
 async fn a_project_takes_its_conversations_with_it(db: &Db) {
     let store = &db.store;
     let project = db.project("p").await;
-    let made = store
-        .conversation_put(&new_id(), Some(&project), "t", "{}")
-        .await
-        .unwrap();
+    let made = ok(store.conversation_put(&new_id(), Some(&project), "t", "{}")).await;
     store.project_delete(&project).await.unwrap();
     assert_eq!(
         store
@@ -115,9 +97,9 @@ async fn a_project_takes_its_conversations_with_it(db: &Db) {
         []
     );
     let gone = store.conversation_get(Some(&project), &made.id).await;
-    assert!(matches!(gone, Err(Error::NotFound { .. })), "{gone:?}");
+    assert_error!(gone, NotFound);
     let nobody = store
         .conversation_put(&new_id(), Some(&project), "t", "{}")
         .await;
-    assert!(matches!(nobody, Err(Error::NotFound { .. })), "{nobody:?}");
+    assert_error!(nobody, NotFound);
 }

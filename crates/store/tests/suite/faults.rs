@@ -8,7 +8,7 @@ use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
-use store::{Location, NewProject, NewRun, OpenError, Page, RunFilter, Store};
+use store::{Location, NewProject, OpenError, Page, RunFilter, Store};
 use testkit::{postgres::Database, wait_for};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::support::{Db, Place, new_server, project, server};
+use crate::support::{Db, Place, new_run, new_server, project, server};
 
 /// Maximum wait: 2 s for a connection and 3 s for a statement, plus a margin.
 const MAX_WAIT: Duration = Duration::from_secs(7);
@@ -82,7 +82,7 @@ async fn locked_by_another_process(db: &Db) {
             let mut other = SqliteConnection::connect(&url).await.unwrap();
             let lock = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
             assert_waits_but_not_long(put()).await;
-            // Readers are not blocked.
+            // Readers are not blocked by the lock.
             assert_eq!(db.store.server_list(&id).await.unwrap(), []);
             drop(lock);
             other.ping().await.unwrap();
@@ -112,6 +112,11 @@ async fn assert_waits_but_not_long<T: std::fmt::Debug>(
     );
 }
 
+async fn until<T>(what: &str, put: impl AsyncFn() -> store::Result<T>) {
+    let limit = Duration::from_secs(5);
+    wait_for(what, limit, async || put().await.is_ok()).await;
+}
+
 #[tokio::test]
 async fn postgres_that_goes_away_and_comes_back() {
     let database = Database::create().await;
@@ -122,12 +127,7 @@ async fn postgres_that_goes_away_and_comes_back() {
 
     // After a restart, all connections are closed and new ones can be made.
     database.disconnect_all().await;
-    wait_for(
-        "the restarted database",
-        Duration::from_secs(5),
-        async || put().await.is_ok(),
-    )
-    .await;
+    until("the restarted database", &put).await;
 
     proxy.stop();
     let start = Instant::now();
@@ -135,12 +135,7 @@ async fn postgres_that_goes_away_and_comes_back() {
     assert_error!(store.project_list(&Page::default()).await, Unavailable);
     assert!(start.elapsed() < MAX_WAIT, "{:?}", start.elapsed());
     proxy.start_again().await;
-    wait_for(
-        "the returned database",
-        Duration::from_secs(5),
-        async || put().await.is_ok(),
-    )
-    .await;
+    until("the returned database", &put).await;
 }
 
 #[tokio::test]
@@ -165,12 +160,7 @@ async fn postgres_that_is_silent() {
     }
     assert!(start.elapsed() < MAX_WAIT, "{:?}", start.elapsed());
     proxy.passes.send_replace(true);
-    wait_for(
-        "the database to speak again",
-        Duration::from_secs(5),
-        async || put().await.is_ok(),
-    )
-    .await;
+    until("the database to speak again", &put).await;
 
     // No connection has an open transaction from a cancelled `BEGIN`: a successful write is visible to all.
     proxy.at_begin.store(true, Ordering::Relaxed);
@@ -182,15 +172,7 @@ async fn postgres_that_is_silent() {
     let runs: JoinSet<_> = (0..RUNS)
         .map(|_| {
             let store = store.clone();
-            async move {
-                let run = NewRun {
-                    project: None,
-                    agent: "x",
-                    model: "m",
-                    conversation: None,
-                };
-                store.run_put(run).await
-            }
+            async move { store.run_put(new_run(None)).await }
         })
         .collect();
     for run in runs.join_all().await {
@@ -340,7 +322,7 @@ async fn what_cannot_be_opened() {
             "{url}: {result:?}"
         );
     }
-    // A port without a listener, and a wrong password.
+    // Opening fails for a port without a listener, and for a wrong password.
     let database = Database::create().await;
     let at = database.url().find('@').unwrap();
     let gone = "postgres://u:hunter2@127.0.0.1:1/db".to_owned();

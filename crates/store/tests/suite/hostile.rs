@@ -3,11 +3,13 @@
 use model::ServerName;
 use serde_json::json;
 use store::{
-    Error, MAX_KEY, NewEvent, NewKey, NewProject, NewRun, NewSnapshot, NewWorkspace, Page, Role,
-    SealedSecret, Seen, ToolSetting,
+    Error, MAX_KEY, NewEvent, NewKey, NewProject, NewRegistration, NewRun, Page, Role,
+    SealedSecret, ToolSetting,
 };
 
-use crate::support::{Db, new_server, project, server};
+use crate::support::{
+    Db, new_key, new_run, new_server, ok, project, secret, seen, server, snapshot,
+};
 
 on_both!(
     names_are_only_names,
@@ -39,31 +41,18 @@ async fn names_are_only_names(db: &Db) {
             (server.clone(), name.into(), new.config)
         );
 
-        store
-            .product_install(&id, name, name, &json!(name), &[])
-            .await
-            .unwrap();
+        ok(store.product_install(&id, name, name, &json!(name), &[])).await;
         assert_eq!(store.product_get(&id, name).await.unwrap().version, name);
         let secret = SealedSecret {
-            name: name.to_owned(),
-            version: 1,
             nonce: name.into(),
-            sealed: name.into(),
+            ..secret(name, 1, name.as_bytes())
         };
         store.secret_put(&id, &secret).await.unwrap();
         assert_eq!(store.secret_get(&id, name).await.unwrap(), secret);
-        let seen = Seen {
-            tool: name.to_owned(),
-            digest: name.to_owned(),
-            definition: name.to_owned(),
-            config_digest: "c".to_owned(),
-        };
-        let pins = store.pins_seen(Some(&id), &server, &[seen]).await.unwrap();
+        let seen = [seen(name, name, name)];
+        let pins = store.pins_seen(Some(&id), &server, &seen).await.unwrap();
         assert_eq!(pins[0].tool, name);
-        let rows = store
-            .event_list(None, Some(name), &Page::after(name, 1))
-            .await
-            .unwrap();
+        let rows = ok(store.event_list(None, Some(name), &Page::after(name, 1))).await;
         assert_eq!(rows, []);
     }
     assert_eq!(store.server_list(&id).await.unwrap().len(), 6);
@@ -78,155 +67,99 @@ async fn names_are_only_names(db: &Db) {
     assert_eq!(store.project_list(&Page::default()).await.unwrap().len(), 1);
 }
 
-/// Calls every method that takes a name or a text with this one, and returns the results.
+/// The results of calls.
+#[derive(Default)]
+struct Results(Vec<(&'static str, Result<(), Error>)>);
+
+impl Results {
+    fn push<T>(&mut self, what: &'static str, result: Result<T, Error>) {
+        self.0.push((what, result.map(drop)));
+    }
+}
+
+/// Passes `text` to every method that takes a name or a text, and returns the results.
 async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Result<(), Error>)> {
     let (id, name) = (project("p"), server("s"));
     let store = &db.store;
-    let mut results = Vec::new();
-    let mut push = |what, result| results.push((what, result));
+    let mut all = Results::default();
+    macro_rules! call {
+        ($method:ident($($argument:expr),*)) => {
+            all.push(stringify!($method), store.$method($($argument),*).await)
+        };
+    }
     let mut new = NewProject::new(id.clone());
     new.name = text.to_owned();
-    push("project_put", store.project_put(&new).await.map(drop));
+    call!(project_put(&new));
     let page = Page::after(text, 1);
-    push("project_list", store.project_list(&page).await.map(drop));
-    let install = store.product_install(&id, text, "1", &json!({}), &[]).await;
-    push("product_install", install.map(drop));
-    push("product_get", store.product_get(&id, text).await.map(drop));
-    push(
-        "product_uninstall",
-        store.product_uninstall(&id, text).await.map(drop),
-    );
-    let secret = SealedSecret {
-        name: text.to_owned(),
-        version: 1,
-        nonce: vec![],
-        sealed: vec![],
-    };
-    push("secret_put", store.secret_put(&id, &secret).await.map(drop));
-    push("secret_get", store.secret_get(&id, text).await.map(drop));
-    push("secret_list", store.secret_list(&id, &page).await.map(drop));
-    push("secret_delete", store.secret_delete(&id, text).await);
-    push(
-        "master_set_if_none",
-        store.master_set_if_none(text, b"").await.map(drop),
-    );
-    push(
-        "master_rotate",
-        store.master_rotate(text, "m", b"", &[], None).await,
-    );
-    let key = store.project_data_key_set_if_none(&id, text, b"").await;
-    push("project_data_key_set_if_none", key.map(drop));
+    call!(project_list(&page));
+    call!(product_install(&id, text, "1", &json!({}), &[]));
+    call!(product_get(&id, text));
+    call!(product_uninstall(&id, text));
+    let secret = secret(text, 1, &[]);
+    call!(secret_put(&id, &secret));
+    call!(secret_get(&id, text));
+    call!(secret_list(&id, &page));
+    call!(secret_delete(&id, text));
+    call!(master_set_if_none(text, b""));
+    call!(master_rotate(text, "m", b"", &[], None));
+    call!(project_data_key_set_if_none(&id, text, b""));
     let setting = ToolSetting::default();
-    let put = store.tool_setting_put(&id, &name, text, &setting).await;
-    push("tool_setting_put", put.map(drop));
+    call!(tool_setting_put(&id, &name, text, &setting));
     let alias = ToolSetting {
         alias: Some(text.to_owned()),
         ..setting
     };
-    push(
+    all.push(
         "alias",
-        store
-            .tool_setting_put(&id, &name, "t", &alias)
-            .await
-            .map(drop),
+        store.tool_setting_put(&id, &name, "t", &alias).await,
     );
-    push(
-        "tool_setting_delete",
-        store.tool_setting_delete(&id, &name, text).await,
-    );
+    call!(tool_setting_delete(&id, &name, text));
     for (what, tool, digest) in [("pins_seen", text, "d"), ("digest", "t", text)] {
-        let seen = Seen {
-            tool: tool.to_owned(),
-            digest: digest.to_owned(),
-            definition: String::new(),
-            config_digest: "c".to_owned(),
-        };
-        push(what, store.pins_seen(None, &name, &[seen]).await.map(drop));
-        push(
-            "pins_approve",
-            store.pins_approve(None, &name, &[(tool, digest)]).await,
-        );
+        let seen = [seen(tool, digest, "")];
+        all.push(what, store.pins_seen(None, &name, &seen).await);
+        call!(pins_approve(None, &name, &[(tool, digest)]));
     }
-    let snapshot = NewSnapshot {
-        server: &name,
-        config_digest: text,
-        catalog: "",
-    };
-    push("snapshot_put", store.snapshot_put(None, snapshot).await);
+    let catalog = snapshot(&name, text, "");
+    call!(snapshot_put(None, catalog));
     let key = NewKey {
-        project: None,
-        name: "k",
         role: Role::Admin,
-        hash: text,
-        hint: "",
-        expires_at: None,
+        ..new_key(None, text)
     };
-    push("key_put", store.key_put(key).await.map(drop));
-    push("key_by_hash", store.key_by_hash(text).await.map(drop));
-    push("key_list", store.key_list(None, &page).await.map(drop));
-    push("key_revoke", store.key_revoke(None, text).await.map(drop));
-    push(
-        "keys_touch",
-        store.keys_touch(&[(text.to_owned(), store::now())]).await,
-    );
-    push(
-        "workspace_get",
-        store.workspace_get(None, text).await.map(drop),
-    );
-    push(
-        "workspace_set_config",
-        store
-            .workspace_set_config(None, text, "i", &json!({}))
-            .await
-            .map(drop),
-    );
-    push(
-        "workspace_set_status",
-        store.workspace_set_status(text, "s").await,
-    );
-    push(
-        "workspace_delete",
-        store.workspace_delete(None, text).await.map(drop),
-    );
+    call!(key_put(key));
+    call!(key_by_hash(text));
+    call!(key_list(None, &page));
+    call!(key_revoke(None, text));
+    call!(keys_touch(&[(text.to_owned(), store::now())]));
+    call!(registration_get(None, text));
+    call!(registration_set_config(None, text, "i", &json!({})));
+    call!(registration_set_status(text, "s"));
+    call!(registration_delete(None, text));
     let event = NewEvent {
         project: None,
         server: text,
         kind: "k",
         detail: &json!({}),
     };
-    push("event_add", store.event_add(event).await);
-    push(
-        "event_list",
-        store.event_list(None, Some(text), &page).await.map(drop),
-    );
-    push("run_get", store.run_get(None, text).await.map(drop));
-    push("call_get", store.call_get(None, text).await.map(drop));
-    let calls = store.calls_list(&store::CallFilter::default(), &page).await;
-    push("calls_list", calls.map(drop));
+    call!(event_add(event));
+    call!(event_list(None, Some(text), &page));
+    call!(run_get(None, text));
+    call!(call_get(None, text));
+    call!(calls_list(&store::CallFilter::default(), &page));
     if doc_too {
         let mut new = NewProject::new(id.clone());
         new.description = text.to_owned();
-        push("description", store.project_put(&new).await.map(drop));
+        all.push("description", store.project_put(&new).await);
         new.description = String::new();
         new.settings = json!({"deep": [{text: 1}]});
-        push("settings", store.project_put(&new).await.map(drop));
+        all.push("settings", store.project_put(&new).await);
         let run = NewRun {
-            project: None,
             agent: text,
-            model: "m",
-            conversation: None,
+            ..new_run(None)
         };
-        push("run_put", store.run_put(run).await.map(drop));
-        push(
-            "calls_close_open",
-            store.calls_close_open(store::now(), text).await.map(drop),
-        );
-        let snapshot = NewSnapshot {
-            server: &name,
-            config_digest: "",
-            catalog: text,
-        };
-        push("catalog", store.snapshot_put(None, snapshot).await);
+        call!(run_put(run));
+        call!(calls_close_open(store::now(), text));
+        let catalog = snapshot(&name, "", text);
+        all.push("catalog", store.snapshot_put(None, catalog).await);
         let config = json!({"env": {"KEY": text}});
         let empty = json!({});
         for (what, status, image, config) in [
@@ -234,25 +167,24 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
             ("image", "s", text, &empty),
             ("config", "s", "i", &config),
         ] {
-            let new = NewWorkspace {
+            let new = NewRegistration {
                 project: None,
                 name: &name,
                 status,
                 image,
                 config,
             };
-            push(what, store.workspace_put(new).await.map(drop));
-            let set = store.workspace_set_config(None, "x", image, config).await;
+            all.push(what, store.registration_put(new).await);
+            let set = store
+                .registration_set_config(None, "x", image, config)
+                .await;
             if status != text {
-                push("workspace_set_config", set.map(drop));
+                all.push("registration_set_config", set);
             }
         }
-        push(
-            "workspace_set_status",
-            store.workspace_set_status("x", text).await,
-        );
+        call!(registration_set_status("x", text));
     }
-    results
+    all.0
 }
 
 async fn a_nul_is_refused_everywhere(db: &Db) {
@@ -278,7 +210,7 @@ async fn names_of_a_megabyte(db: &Db) {
         };
         assert!(why.len() < 200, "{what}: an error does not repeat the name");
     }
-    // A name of the maximum length works everywhere, including in an index together with others.
+    // A name of the maximum length works everywhere, including in an index with several columns.
     let longest = &long[..MAX_KEY];
     for (what, result) in everywhere(db, longest, true).await {
         assert!(

@@ -1,8 +1,8 @@
 //! The quotas of a project.
 
-use store::{Error, MAX_OF_A_PROJECT, NewKey, Role, SealedSecret};
+use store::{Error, MAX_OF_A_PROJECT};
 
-use crate::support::{Db, new_server};
+use crate::support::{Db, new_key, new_server, secret};
 
 on_both!(a_project_has_a_bounded_number_of_things);
 
@@ -18,12 +18,7 @@ fn is_full<T: std::fmt::Debug>(put: store::Result<T>, what: &str) {
 
 async fn a_project_has_a_bounded_number_of_things(db: &Db) {
     let (one, other) = (db.project("one").await, db.project("other").await);
-    let secret = |n: i64, version| SealedSecret {
-        name: format!("S{n}"),
-        version,
-        nonce: vec![0],
-        sealed: vec![1],
-    };
+    let secret = |n: i64, version| secret(&format!("S{n}"), version, &[1]);
     let server = |n: i64| new_server(&format!("s{n}"));
     let store = &db.store;
     for n in 0..MAX_OF_A_PROJECT {
@@ -48,15 +43,7 @@ async fn a_project_has_a_bounded_number_of_things(db: &Db) {
 
     let key = async |n: i64| {
         let hash = format!("hash{n}");
-        let new = NewKey {
-            project: Some(&one),
-            name: "k",
-            role: Role::Call,
-            hash: &hash,
-            hint: "twh_",
-            expires_at: None,
-        };
-        store.key_put(new).await
+        store.key_put(new_key(Some(&one), &hash)).await
     };
     let first = key(0).await.unwrap();
     for n in 1..MAX_OF_A_PROJECT {

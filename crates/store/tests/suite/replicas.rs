@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use store::{CallStatus, CallWrite, NewReplica, NewRun, Page, RunFilter, Sight, Store, Topic};
+use store::{CallStatus, CallWrite, NewReplica, Page, RunFilter, Sight, Store, Topic};
 
 use crate::{
     audit::{intent, outcome},
-    support::Db,
+    support::{Db, new_run, ok},
 };
 
 fn new(id: &str) -> NewReplica<'_> {
@@ -15,6 +15,13 @@ fn new(id: &str) -> NewReplica<'_> {
         name: "host",
         version: "1",
         address: None,
+    }
+}
+
+/// Adds replicas with these ids.
+async fn join(store: &Store, ids: &[&str]) {
+    for id in ids {
+        store.replica_add(new(id), LONG_LEASE).await.unwrap();
     }
 }
 
@@ -59,27 +66,19 @@ async fn one_at_a_time_holds_a_lease_and_each_fence_is_higher() {
     a.lease_release("server:x", fences[0] - 1).await.unwrap();
     assert_eq!(a.lease_list().await.unwrap().len(), 1);
     a.lease_release("server:x", fences[0]).await.unwrap();
-    let next = b
-        .lease_take("server:x", "b", LONG_LEASE)
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(next > fences[0]);
+    let next = ok(b.lease_take("server:x", "b", LONG_LEASE)).await;
+    assert!(next > Some(fences[0]));
     b.replica_remove("b").await.unwrap();
     assert!(a.lease_list().await.unwrap().is_empty());
-    assert_eq!(
-        a.lease_take("server:x", "b", LONG_LEASE).await.unwrap(),
-        None
-    );
+    let taken = ok(a.lease_take("server:x", "b", LONG_LEASE)).await;
+    assert_eq!(taken, None);
 }
 
 #[tokio::test]
 async fn all_agree_on_who_has_a_lease_that_is_taken_from_the_unreachable() {
     let db = Db::postgres().await;
     let store = &db.store;
-    for id in ["a", "b", "c"] {
-        store.replica_add(new(id), LONG_LEASE).await.unwrap();
-    }
+    join(store, &["a", "b", "c"]).await;
     let agree = async |holder, from| store.lease_agree("sessions:x/1", holder, from).await;
     let first = ["a", "b"].map(|id| agree(id, None));
     let first = futures_util::future::try_join_all(first).await.unwrap();
@@ -110,9 +109,7 @@ async fn all_agree_on_who_has_a_lease_that_is_taken_from_the_unreachable() {
 async fn leases_are_given_again_when_lost_ones_have_run_out() {
     let db = Db::postgres().await;
     let store = &db.store;
-    for id in ["a", "b"] {
-        store.replica_add(new(id), LONG_LEASE).await.unwrap();
-    }
+    join(store, &["a", "b"]).await;
     let take = async |who, lease| store.lease_take("server:x", who, lease).await.unwrap();
     let fence = take("a", LONG_LEASE).await.unwrap();
     // The holder may ask again, and no other replica gets the lease.
@@ -148,55 +145,26 @@ async fn leases_are_given_again_when_lost_ones_have_run_out() {
 async fn a_replica_that_expired_cannot_come_back() {
     let db = Db::postgres().await;
     let store = &db.store;
-    for id in ["a", "b"] {
-        store.replica_add(new(id), LONG_LEASE).await.unwrap();
-    }
-    store
-        .lease_take("sweep", "a", LONG_LEASE)
-        .await
-        .unwrap()
-        .unwrap();
-    let held = store
-        .replica_renew("a", SHORT_LEASE)
-        .await
-        .unwrap()
-        .unwrap();
+    join(store, &["a", "b"]).await;
+    let take = async |who| ok(store.lease_take("sweep", who, LONG_LEASE)).await;
+    let renew = async |who, lease| ok(store.replica_renew(who, lease)).await;
+    take("a").await.unwrap();
+    let held = renew("a", SHORT_LEASE).await.unwrap();
     assert!(held.contains_key("sweep"));
     testkit::wait_for("the expiry", Duration::from_secs(5), async || {
         ids(store).await == ["b"]
     })
     .await;
-    assert!(
-        store
-            .replica_renew("a", LONG_LEASE)
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(renew("a", LONG_LEASE).await.is_none());
     // The lease becomes free only when the lost replica is removed.
-    assert_eq!(
-        store.lease_take("sweep", "b", LONG_LEASE).await.unwrap(),
-        None
-    );
+    assert_eq!(take("b").await, None);
     let lost = store.replica_remove_lost().await.unwrap();
     assert_eq!(lost[0].id, "a");
-    assert!(
-        store
-            .lease_take("sweep", "b", LONG_LEASE)
-            .await
-            .unwrap()
-            .is_some()
-    );
-    assert!(
-        store
-            .replica_renew("b", LONG_LEASE)
-            .await
-            .unwrap()
-            .is_some()
-    );
+    assert!(take("b").await.is_some());
+    assert!(renew("b", LONG_LEASE).await.is_some());
 }
 
-/// Calls and runs that a lost replica left open are closed, and those of another replica are not.
+/// Open calls and runs of a lost replica are closed, and those of another replica are not.
 #[tokio::test]
 async fn what_a_lost_replica_left_open_is_closed() {
     let db = Db::postgres().await;
@@ -209,13 +177,7 @@ async fn what_a_lost_replica_left_open_is_closed() {
         ids.push(call.id.clone());
         let writes = [CallWrite::Intent(call)];
         store.call_writer().write(&writes).await.unwrap();
-        let run = NewRun {
-            project: None,
-            agent: "x",
-            model: "m",
-            conversation: None,
-        };
-        store.run_put(run).await.unwrap();
+        store.run_put(new_run(None)).await.unwrap();
     }
     a.replica_remove("a").await.unwrap();
     let status = async |id: &str| b.call_get(None, id).await.unwrap().call.status;

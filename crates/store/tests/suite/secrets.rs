@@ -1,8 +1,9 @@
 //! Secrets, data keys and the master key.
 
-use store::{Page, SealedSecret};
+use model::ProjectId;
+use store::Page;
 
-use crate::support::{Db, project};
+use crate::support::{Db, ok, project, secret};
 
 on_both!(
     secrets,
@@ -13,45 +14,22 @@ on_both!(
     a_rotation_misses_no_data_key,
 );
 
-fn secret(name: &str, version: i32, sealed: &[u8]) -> SealedSecret {
-    SealedSecret {
-        name: name.to_owned(),
-        version,
-        nonce: vec![0, 1, 255],
-        sealed: sealed.to_vec(),
-    }
-}
-
 async fn secrets(db: &Db) {
+    let store = &db.store;
     let id = db.project("p").await;
-    let first = db
-        .store
-        .secret_put(&id, &secret("B", 1, b"\0one\xff"))
-        .await
-        .unwrap();
+    let first = ok(store.secret_put(&id, &secret("B", 1, b"\0one\xff"))).await;
     assert_eq!((first.name.as_str(), first.version), ("B", 1));
-    let second = db
-        .store
-        .secret_put(&id, &secret("B", 2, b"two"))
-        .await
-        .unwrap();
+    let second = ok(store.secret_put(&id, &secret("B", 2, b"two"))).await;
     assert_eq!((second.version, second.created_at), (2, first.created_at));
-    db.store
-        .secret_put(&id, &secret("A", 1, b""))
-        .await
-        .unwrap();
+    store.secret_put(&id, &secret("A", 1, b"")).await.unwrap();
 
     assert_eq!(
-        db.store.secret_get(&id, "B").await.unwrap(),
+        store.secret_get(&id, "B").await.unwrap(),
         secret("B", 2, b"two")
     );
-    let all = db.store.secret_all(&id).await.unwrap();
+    let all = store.secret_all(&id).await.unwrap();
     assert_eq!(all, [secret("A", 1, b""), secret("B", 2, b"two")]);
-    let page = db
-        .store
-        .secret_list(&id, &Page::after("A", 5))
-        .await
-        .unwrap();
+    let page = store.secret_list(&id, &Page::after("A", 5)).await.unwrap();
     assert_eq!(page, [second]);
     let shown = format!("{all:?}");
     assert!(
@@ -60,27 +38,21 @@ async fn secrets(db: &Db) {
     );
 
     for stale in [1, 2, 4] {
-        let result = db
-            .store
-            .secret_put(&id, &secret("B", stale, b"stale"))
-            .await;
+        let result = store.secret_put(&id, &secret("B", stale, b"stale")).await;
         assert_error!(result, Conflict);
     }
-    // A version whose predecessor does not exist.
+    // The predecessor of this version does not exist.
+    assert_error!(store.secret_put(&id, &secret("C", 2, b"x")).await, Conflict);
     assert_error!(
-        db.store.secret_put(&id, &secret("C", 2, b"x")).await,
-        Conflict
-    );
-    assert_error!(
-        db.store
+        store
             .secret_put(&project("none"), &secret("A", 1, b"x"))
             .await,
         NotFound
     );
 
-    db.store.secret_delete(&id, "A").await.unwrap();
-    assert_error!(db.store.secret_delete(&id, "A").await, NotFound);
-    assert_error!(db.store.secret_get(&id, "A").await, NotFound);
+    store.secret_delete(&id, "A").await.unwrap();
+    assert_error!(store.secret_delete(&id, "A").await, NotFound);
+    assert_error!(store.secret_get(&id, "A").await, NotFound);
 }
 
 async fn two_writers_of_a_secret(db: &Db) {
@@ -106,24 +78,20 @@ async fn two_writers_of_a_secret(db: &Db) {
 }
 
 async fn secrets_of_two_projects_are_apart(db: &Db) {
+    let store = &db.store;
     let (a, b) = (db.project("a").await, db.project("b").await);
-    db.store
-        .secret_put(&a, &secret("K", 1, b"a"))
-        .await
-        .unwrap();
-    assert_error!(db.store.secret_get(&b, "K").await, NotFound);
-    assert_error!(db.store.secret_delete(&b, "K").await, NotFound);
-    assert_error!(
-        db.store.secret_put(&b, &secret("K", 2, b"b")).await,
-        Conflict
-    );
-    assert_eq!(db.store.secret_all(&b).await.unwrap(), []);
+    store.secret_put(&a, &secret("K", 1, b"a")).await.unwrap();
+    assert_error!(store.secret_get(&b, "K").await, NotFound);
+    assert_error!(store.secret_delete(&b, "K").await, NotFound);
+    assert_error!(store.secret_put(&b, &secret("K", 2, b"b")).await, Conflict);
+    assert_eq!(store.secret_all(&b).await.unwrap(), []);
 }
 
 async fn the_master_key_is_set_once(db: &Db) {
-    assert_eq!(db.store.master_get().await.unwrap(), None);
-    let first = db.store.master_set_if_none("m1", b"check 1").await.unwrap();
-    let again = db.store.master_set_if_none("m2", b"check 2").await.unwrap();
+    let store = &db.store;
+    assert_eq!(store.master_get().await.unwrap(), None);
+    let first = store.master_set_if_none("m1", b"check 1").await.unwrap();
+    let again = store.master_set_if_none("m2", b"check 2").await.unwrap();
     assert_eq!(first, again);
     assert_eq!(
         (first.key_id.as_str(), &first.sealed_check[..]),
@@ -139,15 +107,9 @@ async fn rotation(db: &Db) {
     assert_error!(result, Conflict);
     store.master_set_if_none("m1", b"check").await.unwrap();
     assert_eq!(store.project_data_key(&a).await.unwrap(), None);
-    let key = store
-        .project_data_key_set_if_none(&a, "m1", b"a1")
-        .await
-        .unwrap();
+    let key = ok(store.project_data_key_set_if_none(&a, "m1", b"a1")).await;
     assert_eq!(key, b"a1");
-    let key = store
-        .project_data_key_set_if_none(&a, "m1", b"late")
-        .await
-        .unwrap();
+    let key = ok(store.project_data_key_set_if_none(&a, "m1", b"late")).await;
     assert_eq!(key, b"a1", "a data key is never replaced");
     assert_error!(store.project_data_key(&project("none")).await, NotFound);
 
@@ -155,7 +117,7 @@ async fn rotation(db: &Db) {
     assert_eq!(keys, [(a.clone(), b"a1".to_vec())]);
     let rewrapped = [(a.clone(), b"a2".to_vec())];
 
-    // Too few data keys, too many, or the wrong old key: nothing changes.
+    // With too few data keys, too many, or the wrong old key, nothing changes.
     assert_error!(
         store.master_rotate("m1", "m2", b"c", &[], None).await,
         Conflict
@@ -174,10 +136,7 @@ async fn rotation(db: &Db) {
     assert_eq!(store.master_get().await.unwrap().unwrap().key_id, "m1");
     assert_eq!(store.master_data_keys().await.unwrap(), keys);
 
-    store
-        .master_rotate("m1", "m2", b"check 2", &rewrapped, None)
-        .await
-        .unwrap();
+    ok(store.master_rotate("m1", "m2", b"check 2", &rewrapped, None)).await;
     assert_eq!(
         store.master_get().await.unwrap().unwrap().sealed_check,
         b"check 2"
@@ -188,42 +147,41 @@ async fn rotation(db: &Db) {
     assert_error!(result, Conflict);
 }
 
+/// Returns the same data keys, wrapped with another master key.
+fn rewrap(keys: Vec<(ProjectId, Vec<u8>)>, master: &str) -> Vec<(ProjectId, Vec<u8>)> {
+    let keys = keys.into_iter();
+    keys.map(|(id, _)| (id, master.as_bytes().to_vec()))
+        .collect()
+}
+
 /// A data key made during a rotation is wrapped with the new key, or refused, or makes the rotation fail. No data key
 /// is left that no master key can open.
 async fn a_rotation_misses_no_data_key(db: &Db) {
+    let store = &db.store;
     let other = db.another().await;
-    db.store.master_set_if_none("m0", b"").await.unwrap();
+    store.master_set_if_none("m0", b"").await.unwrap();
     for round in 0..20 {
         let id = db.project(&format!("p{round}")).await;
         let (old, new) = (format!("m{round}"), format!("m{}", round + 1));
-        let keys = db.store.master_data_keys().await.unwrap();
+        let keys = store.master_data_keys().await.unwrap();
         assert!(
             keys.iter().all(|(_, key)| key == old.as_bytes()),
             "{keys:?}"
         );
-        let rewrapped: Vec<_> = keys
-            .into_iter()
-            .map(|(id, _)| (id, new.clone().into_bytes()))
-            .collect();
+        let rewrapped = rewrap(keys, &new);
         let (rotated, made) = tokio::join!(
-            db.store.master_rotate(&old, &new, b"", &rewrapped, None),
+            store.master_rotate(&old, &new, b"", &rewrapped, None),
             other.project_data_key_set_if_none(&id, &old, old.as_bytes()),
         );
-        // Exactly one of them succeeded, and the other one got an error.
+        // Either the rotation or the new data key succeeded, and the other request got an error.
         if rotated.is_ok() {
             assert_error!(made, Conflict);
         } else {
             assert_error!(rotated, Conflict);
             made.unwrap();
-            let keys = db.store.master_data_keys().await.unwrap();
-            let rewrapped: Vec<_> = keys
-                .into_iter()
-                .map(|(id, _)| (id, new.clone().into_bytes()))
-                .collect();
-            db.store
-                .master_rotate(&old, &new, b"", &rewrapped, None)
-                .await
-                .unwrap();
+            let keys = store.master_data_keys().await.unwrap();
+            let rewrapped = rewrap(keys, &new);
+            ok(store.master_rotate(&old, &new, b"", &rewrapped, None)).await;
         }
     }
 }

@@ -1,8 +1,13 @@
 //! A database for one test, and short constructors for test data.
 
+use std::panic::Location as Caller;
+
 use model::{ProjectId, ServerName};
 use serde_json::json;
-use store::{Location, NewProject, NewServer, Store, TransportKind};
+use store::{
+    Location, NewKey, NewProject, NewRun, NewServer, NewSnapshot, Role, SealedSecret, Seen, Store,
+    TransportKind,
+};
 use tempfile::TempDir;
 use testkit::postgres::Database;
 
@@ -31,7 +36,7 @@ pub(crate) struct Db {
     pub(crate) place: Place,
 }
 
-/// Keeps the database alive.
+/// Where the database is. Dropping it deletes the database.
 pub(crate) enum Place {
     Directory(TempDir),
     Server(Database),
@@ -95,6 +100,68 @@ pub(crate) fn new_server(name: &str) -> NewServer {
         transport: TransportKind::Stdio,
         config: json!({"command": "uvx", "args": [name], "env": {"KEY": "${KEY}"}}),
         enabled: true,
+    }
+}
+
+pub(crate) fn new_run(project: Option<&ProjectId>) -> NewRun<'_> {
+    NewRun {
+        project,
+        agent: "cook",
+        model: "m-1",
+        conversation: None,
+    }
+}
+
+/// A key that may call tools.
+pub(crate) fn new_key<'a>(project: Option<&'a ProjectId>, hash: &'a str) -> NewKey<'a> {
+    NewKey {
+        project,
+        name: "k",
+        role: Role::Call,
+        hash,
+        hint: "wharf_…1234",
+        expires_at: None,
+    }
+}
+
+pub(crate) fn secret(name: &str, version: i32, sealed: &[u8]) -> SealedSecret {
+    SealedSecret {
+        name: name.to_owned(),
+        version,
+        nonce: vec![0, 1, 255],
+        sealed: sealed.to_vec(),
+    }
+}
+
+/// A tool as a server with the configuration `c` offers it.
+pub(crate) fn seen(tool: &str, digest: &str, definition: &str) -> Seen {
+    Seen {
+        tool: tool.to_owned(),
+        digest: digest.to_owned(),
+        definition: definition.to_owned(),
+        config_digest: "c".to_owned(),
+    }
+}
+
+pub(crate) fn snapshot<'a>(
+    server: &'a ServerName,
+    config_digest: &'a str,
+    catalog: &'a str,
+) -> NewSnapshot<'a> {
+    NewSnapshot {
+        server,
+        config_digest,
+        catalog,
+    }
+}
+
+/// Awaits a call that must succeed.
+#[track_caller]
+pub(crate) fn ok<T>(call: impl Future<Output = store::Result<T>>) -> impl Future<Output = T> {
+    let caller = Caller::caller();
+    async move {
+        let result = call.await;
+        result.unwrap_or_else(|error| panic!("{error:?} at {caller}"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tool settings, pins, and catalog snapshots.
 
-use store::{NewSnapshot, Page, Seen, ToolSetting};
+use store::{Page, Seen, ToolSetting};
 
-use crate::support::{Db, new_server, project, server};
+use crate::support::{self, Db, new_server, ok, project, server, snapshot};
 
 on_both!(
     settings,
@@ -15,66 +15,50 @@ on_both!(
 );
 
 fn seen(tool: &str, version: &str) -> Seen {
-    Seen {
-        tool: tool.to_owned(),
-        digest: format!("sha256:{version}"),
-        // White space, order and numbers are part of a pinned definition.
-        definition: format!("{{ \"z\": 1.0, \"a\": 12345678901234567890, \"v\": {version:?} }}"),
-        config_digest: "c".to_owned(),
-    }
+    // White space, order and numbers are part of a pinned definition.
+    let definition = format!("{{ \"z\": 1.0, \"a\": 12345678901234567890, \"v\": {version:?} }}");
+    support::seen(tool, &format!("sha256:{version}"), &definition)
 }
 
 async fn settings(db: &Db) {
+    let store = &db.store;
     let id = db.project("p").await;
     let name = server("time");
     let off = ToolSetting {
         enabled: Some(false),
         ..ToolSetting::default()
     };
-    db.store
-        .tool_setting_put(&id, &name, "now", &off)
-        .await
-        .unwrap();
+    ok(store.tool_setting_put(&id, &name, "now", &off)).await;
     let renamed = ToolSetting {
         enabled: None,
         alias: Some("jetzt".to_owned()),
         description: Some("die Zeit ⏰".to_owned()),
     };
-    let row = db
-        .store
-        .tool_setting_put(&id, &name, "now", &renamed)
-        .await
-        .unwrap();
+    let row = ok(store.tool_setting_put(&id, &name, "now", &renamed)).await;
     assert_eq!((row.enabled, &row.alias), (None, &renamed.alias));
-    // Another process finds the same.
+    // Another process reads the same setting.
     let list = db.another().await.tool_setting_list(&id).await.unwrap();
     assert_eq!(list, [row]);
 
     let other = db.project("other").await;
     assert_error!(
-        db.store.tool_setting_delete(&other, &name, "now").await,
+        store.tool_setting_delete(&other, &name, "now").await,
         NotFound
     );
-    db.store
-        .tool_setting_delete(&id, &name, "now")
-        .await
-        .unwrap();
-    assert_error!(
-        db.store.tool_setting_delete(&id, &name, "now").await,
-        NotFound
-    );
-    let result = db
-        .store
+    store.tool_setting_delete(&id, &name, "now").await.unwrap();
+    assert_error!(store.tool_setting_delete(&id, &name, "now").await, NotFound);
+    let result = store
         .tool_setting_put(&project("none"), &name, "now", &off)
         .await;
     assert_error!(result, NotFound);
 }
 
 async fn pins(db: &Db) {
+    let store = &db.store;
     let id = db.project("p").await;
     let name = server("time");
     for scope in [None, Some(&id)] {
-        let see = async |tools: &[Seen]| db.store.pins_seen(scope, &name, tools).await.unwrap();
+        let see = async |tools: &[Seen]| store.pins_seen(scope, &name, tools).await.unwrap();
         let both = [seen("b", "1"), seen("a", "1")];
         let first = see(&both).await;
         assert_eq!(first.len(), 2);
@@ -83,7 +67,8 @@ async fn pins(db: &Db) {
         assert_eq!(first[0].project_id.as_deref(), scope.map(|id| id.as_str()));
         assert_eq!(see(&both).await, first, "the same again changes nothing");
 
-        // A changed definition waits, another change replaces it, and the pinned definition ends the waiting.
+        // A changed definition waits for approval. Another change replaces it, and the pinned definition ends the
+        // waiting.
         let waiting = see(&[seen("a", "2")]).await;
         assert_eq!(waiting[0].digest, "sha256:1");
         assert_eq!(waiting[0].pending_digest.as_deref(), Some("sha256:2"));
@@ -99,21 +84,21 @@ async fn pins(db: &Db) {
         assert_eq!(see(&both).await, first);
 
         see(&[seen("a", "4")]).await;
-        let approve = async |digest| db.store.pins_approve(scope, &name, &[("a", digest)]).await;
+        let approve = async |digest| store.pins_approve(scope, &name, &[("a", digest)]).await;
         assert_error!(approve("sha256:3").await, Conflict);
         approve("sha256:4").await.unwrap();
-        let approved = &db.store.pin_list(scope, &name).await.unwrap()[0];
+        let approved = &store.pin_list(scope, &name).await.unwrap()[0];
         assert_eq!(
             (approved.digest.as_str(), &approved.pending_digest),
             ("sha256:4", &None)
         );
         assert_eq!(approved.definition, seen("a", "4").definition);
         assert_error!(approve("sha256:4").await, Conflict);
-        let result = db.store.pins_approve(scope, &name, &[("none", "x")]).await;
+        let result = store.pins_approve(scope, &name, &[("none", "x")]).await;
         assert_error!(result, NotFound);
     }
     let other = db.project("other").await;
-    assert_eq!(db.store.pin_list(Some(&other), &name).await.unwrap(), []);
+    assert_eq!(store.pin_list(Some(&other), &name).await.unwrap(), []);
 }
 
 fn seen_under(config: &str, tool: &str, version: &str) -> Seen {
@@ -123,7 +108,7 @@ fn seen_under(config: &str, tool: &str, version: &str) -> Seen {
     }
 }
 
-/// Cause, tool, old and new version, newest first.
+/// Returns the changes, newest first: cause, tool, old and new version.
 async fn changes(db: &Db, scope: Option<&model::ProjectId>) -> Vec<[String; 4]> {
     let page = Page::default();
     let rows = db
@@ -142,18 +127,20 @@ async fn changes(db: &Db, scope: Option<&model::ProjectId>) -> Vec<[String; 4]> 
 }
 
 async fn a_pin_belongs_to_a_configuration(db: &Db) {
+    let store = &db.store;
     let id = db.project("p").await;
     let name = server("time");
     for scope in [None, Some(&id)] {
         let see = async |config, tool, version| {
             let seen = [seen_under(config, tool, version)];
-            let pins = db.store.pins_seen(scope, &name, &seen).await.unwrap();
+            let pins = store.pins_seen(scope, &name, &seen).await.unwrap();
             let pin = pins.into_iter().find(|pin| pin.tool == tool).unwrap();
             (pin.digest, pin.pending_digest, pin.config_digest)
         };
         let pinned =
             |version: &str, config: &str| (format!("sha256:{version}"), None, config.to_owned());
-        // Stored by a version that did not record the configuration: a changed definition must be approved.
+        // This pin was stored by a version that did not record the configuration, so a changed definition must be
+        // approved.
         assert_eq!(see("", "a", "1").await, pinned("1", ""));
         let waiting = (
             "sha256:1".to_owned(),
@@ -172,34 +159,32 @@ async fn a_pin_belongs_to_a_configuration(db: &Db) {
         ];
         assert_eq!(changes(db, scope).await, expected);
         see("w", "a", "4").await;
-        db.store
-            .pins_approve(scope, &name, &[("a", "sha256:4")])
-            .await
-            .unwrap();
+        ok(store.pins_approve(scope, &name, &[("a", "sha256:4")])).await;
         assert_eq!(changes(db, scope).await[0], ["approved", "a", "3", "4"]);
     }
-    db.store.project_delete(&id).await.unwrap();
+    store.project_delete(&id).await.unwrap();
     assert_eq!(changes(db, Some(&id)).await, [[""; 4]; 0]);
     assert_eq!(changes(db, None).await.len(), 3);
 }
 
 async fn several_are_approved_or_none(db: &Db) {
+    let store = &db.store;
     let name = server("time");
     let see = async |version| {
         let tools = ["a", "b"].map(|tool| seen(tool, version));
-        db.store.pins_seen(None, &name, &tools).await.unwrap()
+        store.pins_seen(None, &name, &tools).await.unwrap()
     };
     see("1").await;
     let waiting = see("2").await;
     let approve = async |b| {
         let tools = [("a", "sha256:2"), ("b", b)];
-        db.store.pins_approve(None, &name, &tools).await
+        store.pins_approve(None, &name, &tools).await
     };
     assert_error!(approve("sha256:3").await, Conflict);
-    assert_eq!(db.store.pin_list(None, &name).await.unwrap(), waiting);
+    assert_eq!(store.pin_list(None, &name).await.unwrap(), waiting);
     assert_eq!(changes(db, None).await, [[""; 4]; 0]);
     approve("sha256:2").await.unwrap();
-    let pins = db.store.pin_list(None, &name).await.unwrap();
+    let pins = store.pin_list(None, &name).await.unwrap();
     assert!(pins.iter().all(|pin| pin.digest == "sha256:2"), "{pins:?}");
     assert_eq!(changes(db, None).await.len(), 2);
 }
@@ -226,24 +211,19 @@ async fn two_that_see_the_same_tools(db: &Db) {
 }
 
 async fn snapshots(db: &Db) {
+    let store = &db.store;
     let (a, b) = (db.project("a").await, db.project("b").await);
     let names = ["one", "two"].map(server);
     let catalog = "{\"tools\": [ 1.0 ],  \"big\": 12345678901234567890}";
     for scope in [Some(&b), Some(&a), None] {
         for name in &names {
-            let put = |config_digest| {
-                let snapshot = NewSnapshot {
-                    server: name,
-                    config_digest,
-                    catalog,
-                };
-                db.store.snapshot_put(scope, snapshot)
-            };
-            put("old").await.unwrap();
-            put("new").await.unwrap();
+            for config in ["old", "new"] {
+                let snapshot = snapshot(name, config, catalog);
+                store.snapshot_put(scope, snapshot).await.unwrap();
+            }
         }
     }
-    let list = db.store.snapshot_list(Some(&a)).await.unwrap();
+    let list = store.snapshot_list(Some(&a)).await.unwrap();
     assert_eq!(list.len(), 2);
     assert_eq!(
         (list[0].catalog.as_str(), list[0].config_digest.as_str()),
@@ -251,7 +231,7 @@ async fn snapshots(db: &Db) {
     );
 
     for scope in [None, Some(&a), Some(&b)] {
-        let list = db.store.snapshot_list(scope).await.unwrap();
+        let list = store.snapshot_list(scope).await.unwrap();
         let found = list
             .iter()
             .map(|row| (row.project_id.as_deref(), row.server.as_str()));
@@ -266,29 +246,15 @@ async fn deleting_a_server_keeps_its_pins_alone(db: &Db) {
     let store = &db.store;
     let remember = async |name: &str| {
         let name = server(name);
-        store
-            .pins_seen(Some(&id), &name, &[seen("t", "1")])
-            .await
-            .unwrap();
+        ok(store.pins_seen(Some(&id), &name, &[seen("t", "1")])).await;
         let setting = ToolSetting::default();
-        store
-            .tool_setting_put(&id, &name, "t", &setting)
-            .await
-            .unwrap();
-        let snapshot = NewSnapshot {
-            server: &name,
-            config_digest: "",
-            catalog: "",
-        };
-        store.snapshot_put(Some(&id), snapshot).await.unwrap();
+        ok(store.tool_setting_put(&id, &name, "t", &setting)).await;
+        ok(store.snapshot_put(Some(&id), snapshot(&name, "", ""))).await;
     };
     store.server_put(&id, &new_server("mine")).await.unwrap();
     let servers = ["updated-away", "uninstalled"].map(new_server);
     let manifest = serde_json::json!({});
-    store
-        .product_install(&id, "prod", "1", &manifest, &servers)
-        .await
-        .unwrap();
+    ok(store.product_install(&id, "prod", "1", &manifest, &servers)).await;
     for name in ["mine", "updated-away", "uninstalled"] {
         remember(name).await;
     }
@@ -308,10 +274,7 @@ async fn deleting_a_server_keeps_its_pins_alone(db: &Db) {
     assert_eq!(left().await, [3; 3]);
     store.server_delete(&id, &server("mine")).await.unwrap();
     assert_eq!(left().await, [2, 2, 3]);
-    store
-        .product_install(&id, "prod", "2", &manifest, &servers[1..])
-        .await
-        .unwrap();
+    ok(store.product_install(&id, "prod", "2", &manifest, &servers[1..])).await;
     assert_eq!(left().await, [1, 1, 3]);
     store.product_uninstall(&id, "prod").await.unwrap();
     assert_eq!(left().await, [0, 0, 3]);

@@ -51,13 +51,8 @@ async fn main() -> ExitCode {
         true => Some(signed_in([&file, &settings], folder.path()).await),
         false => None,
     };
-    let mut command = Command::new(Bin::path("toolwharf"));
-    for file in [&file, &settings] {
-        command.arg("--config").arg(file);
-    }
-    command
-        .args(["stdio", "--server", SERVER])
-        .env("HOME", folder.path());
+    let mut command = gateway([&file, &settings], folder.path());
+    command.args(["stdio", "--server", SERVER]);
     let gateway = StdioClient::spawn(command);
     let mut capabilities = peer::all_capabilities();
     capabilities["elicitation"] = json!({ "form": {}, "url": {} });
@@ -109,15 +104,19 @@ fn login() -> Value {
     login
 }
 
-/// Starts a listening gateway in the same home. If the server requires a sign-in at once, it is completed here.
-async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
+fn gateway(files: [&Path; 2], home: &Path) -> Command {
     let mut command = Command::new(Bin::path("toolwharf"));
     for file in files {
         command.arg("--config").arg(file);
     }
+    command.env("HOME", home);
     command
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .env("HOME", home);
+}
+
+/// Starts a listening gateway in the same home. If the server requires a sign-in at once, it is completed here.
+async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
+    let mut command = gateway(files, home);
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
     let mut serving = Process::spawn(command);
     let url = serving.url().await;
     let token = serving

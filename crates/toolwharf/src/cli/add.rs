@@ -21,7 +21,7 @@ use super::{
     servers::{connected, said_name, warn},
 };
 use crate::cli::http::of_server;
-use backend::registry;
+use backend::server_files;
 use rest::configured;
 
 #[derive(clap::Args)]
@@ -166,7 +166,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             context.print_json(&connected(&api, server, args.wait).await?)
         }
         Place::Files(sources) => {
-            let edited = registry::put(&sources, &own(&sources), &name, &entry, args.force)
+            let edited = server_files::put(&sources, &own(&sources), &name, &entry, args.force)
                 .map_err(|error| already(error.into(), args.force))?;
             warn(&edited.warnings);
             let file = edited.file.display();
@@ -189,12 +189,15 @@ async fn put(api: &Api, path: &str, entry: &Value, replace: bool) -> anyhow::Res
     put.map_err(|error| already(error, replace))
 }
 
-/// Adds the ways out to the error for an existing name.
+/// Adds advice to the error for a name that is already taken.
 fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
     let is_taken = error
         .downcast_ref::<Refused>()
         .is_some_and(|refused| refused.status == 412)
-        || matches!(error.downcast_ref(), Some(registry::Error::Exists { .. }));
+        || matches!(
+            error.downcast_ref(),
+            Some(server_files::Error::Exists { .. })
+        );
     if is_taken && !replace {
         anyhow::anyhow!("{error}; replace it with --force, or choose another name")
     } else {
@@ -322,7 +325,7 @@ fn reached(
     Ok(entry.into())
 }
 
-/// Returns the keys that only Toolwharf has.
+/// Returns the members of the entry that only Toolwharf understands, such as `sandbox`.
 fn ours(args: &Args) -> Value {
     let confined = &args.confined;
     let provider = confined.sandbox.flatten();
@@ -365,7 +368,7 @@ fn ours(args: &Args) -> Value {
     }))
 }
 
-/// Removes the members without a value.
+/// Removes the members of the object that have no value.
 fn given(mut object: Value) -> Value {
     if let Value::Object(members) = &mut object {
         members.retain(|_, value| match value {
@@ -377,7 +380,7 @@ fn given(mut object: Value) -> Value {
     object
 }
 
-/// Parses variables. Errors do not repeat the text, which may be a secret.
+/// Parses `KEY[=VALUE]` options. Errors do not quote them, because a value may be a secret.
 fn variables(
     texts: &[String],
     here: impl Fn(&str) -> Option<String>,
@@ -410,7 +413,7 @@ fn variables(
     Ok(variables)
 }
 
-/// Parses headers. Errors do not repeat the text, which may be a secret.
+/// Parses `Name: value` options. Errors do not quote them, because a value may be a secret.
 fn headers(texts: &[String]) -> Result<Map<String, Value>, Usage> {
     let mut headers = Map::new();
     for (at, text) in texts.iter().enumerate() {
@@ -442,7 +445,7 @@ fn json_entry(text: &str) -> Result<Value, Usage> {
     mcp::json::validate(text.as_bytes(), 64).map_err(|fault| wrong(fault.to_string()))?;
     let entry: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if !entry.is_object() {
-        return Err(wrong("it is not an object".into()));
+        return Err(wrong("expected a JSON object".into()));
     }
     Ok(entry)
 }
@@ -459,7 +462,7 @@ mod tests {
         args: Args,
     }
 
-    fn check(line: &[&str], expect: Result<Value, &str>) {
+    fn check_words(line: &[&str], expect: Result<Value, &str>) {
         let words = std::iter::once("add").chain(line.iter().copied());
         let parsed = Line::try_parse_from(words).map_err(|error| error.to_string());
         let here = |name: &str| (name == "TOKEN").then(|| "from here".to_owned());
@@ -473,34 +476,21 @@ mod tests {
         }
     }
 
+    fn check(line: &str, expect: Result<Value, &str>) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        check_words(&words, expect);
+    }
+
     #[test]
     fn commands() {
         let npx = json!({"command": "npx", "args": ["-y", "server"], "env": {"K": "a=b"}});
+        check("-e K=a=b n -- npx -y server", Ok(npx.clone()));
+        check("n --env K=a=b -- npx -y server", Ok(npx.clone()));
+        check("--transport stdio n -e K=a=b npx -y server", Ok(npx));
+        check("n uvx", Ok(json!({"command": "uvx"})));
+        // Arguments of the server's command are not parsed as ours.
         check(
-            &["-e", "K=a=b", "n", "--", "npx", "-y", "server"],
-            Ok(npx.clone()),
-        );
-        check(
-            &["n", "--env", "K=a=b", "--", "npx", "-y", "server"],
-            Ok(npx.clone()),
-        );
-        check(
-            &[
-                "--transport",
-                "stdio",
-                "n",
-                "-e",
-                "K=a=b",
-                "npx",
-                "-y",
-                "server",
-            ],
-            Ok(npx),
-        );
-        check(&["n", "uvx"], Ok(json!({"command": "uvx"})));
-        // Arguments of the command are not parsed as ours.
-        check(
-            &["n", "--", "x", "--env", "A=1", "-t", "--", "-o"],
+            "n -- x --env A=1 -t -- -o",
             Ok(json!({"command": "x", "args": ["--env", "A=1", "-t", "--", "-o"]})),
         );
     }
@@ -508,41 +498,40 @@ mod tests {
     #[test]
     fn urls() {
         let url = "https://example.com/mcp";
-        check(&["n", url], Ok(json!({"type": "http", "url": url})));
-        check(
-            &["-t", "sse", "n", url, "-H", "Authorization: Bearer a:b"],
-            Ok(json!({"type": "sse", "url": url, "headers": {"Authorization": "Bearer a:b"}})),
-        );
-        check(
-            &["-t", "sse", "-H", "Authorization: Bearer a:b", "n", url],
-            Ok(json!({"type": "sse", "url": url, "headers": {"Authorization": "Bearer a:b"}})),
-        );
-        check(&["-t", "http", "n", "npx"], Err("not a URL"));
-        check(&["-t", "stdio", "n", url], Err("leave the option out"));
-        check(&["-e", "A=1", "n", url], Err("--header"));
-        check(&["n", url, "more"], Err("after a URL"));
-        check(&["--memory", "1G", "n", url], Err("--sandbox is for"));
-        check(&["-H", "A: 1", "n", "npx"], Err("--env"));
+        check_words(&["n", url], Ok(json!({"type": "http", "url": url})));
+        let header = "Authorization: Bearer a:b";
+        let sse = json!({"type": "sse", "url": url, "headers": {"Authorization": "Bearer a:b"}});
+        for line in [
+            ["-t", "sse", "n", url, "-H", header],
+            ["-t", "sse", "-H", header, "n", url],
+        ] {
+            check_words(&line, Ok(sse.clone()));
+        }
+        check("-t http n npx", Err("not a URL"));
+        check_words(&["-t", "stdio", "n", url], Err("leave the option out"));
+        check_words(&["-e", "A=1", "n", url], Err("--header"));
+        check_words(&["n", url, "more"], Err("after a URL"));
+        check_words(&["--memory", "1G", "n", url], Err("--sandbox is for"));
+        check_words(&["-H", "A: 1", "n", "npx"], Err("--env"));
     }
 
     #[test]
     fn sandboxes() {
         let one = |ours: Value| Ok(json!({"command": "x", "toolwharf": ours}));
-        check(&["--sandbox", "n", "x"], one(json!({"sandbox": true})));
+        check("--sandbox n x", one(json!({"sandbox": true})));
         check(
-            &["--sandbox=process", "--strict", "n", "x"],
+            "--sandbox=process --strict n x",
             one(json!({"sandbox": {"provider": "process", "strict": true}})),
         );
         check(
-            &["--volume", "/v", "--network", "open", "n", "x"],
+            "--volume /v --network open n x",
             one(json!({"volumes": ["/v"], "network": "open"})),
         );
         let line = "n --image i --env TOKEN --env A=b=c --volume /v --mount /h:/in --mount /h:/out:rw --cpu 500m --memory 64M \
                     --disk 1Gi --pids 9 --strict --sandbox=gvisor --restart on-failure --network x.test --network y.test \
                     --port 80 --path /m --start demand --max-concurrency 2 --timeout 3 --heartbeat 5 -- run --fast";
-        let line: Vec<&str> = line.split_whitespace().collect();
         check(
-            &line,
+            line,
             Ok(json!({
                 "image": "i", "command": "run", "args": ["--fast"],
                 "env": {"TOKEN": "from here", "A": "b=c"},
@@ -556,25 +545,25 @@ mod tests {
                 },
             })),
         );
-        check(&["--image", "i", "n"], Ok(json!({"image": "i"})));
-        check(&["-e", "NONE", "n", "x"], Err("export it"));
-        check(&["-e", "secret", "n", "x"], Err("KEY=VALUE"));
-        check(&["-e", "A=1", "-e", "A=2", "n", "x"], Err("twice"));
+        check("--image i n", Ok(json!({"image": "i"})));
+        check("-e NONE n x", Err("export it"));
+        check("-e secret n x", Err("KEY=VALUE"));
+        check("-e A=1 -e A=2 n x", Err("twice"));
     }
 
     #[test]
     fn entries_as_json() {
-        check(
+        check_words(
             &["--json", "n", r#"{"command":"x","future":1}"#],
             Ok(json!({"command": "x", "future": 1})),
         );
-        check(&["--json", "n", "{"], Err("invalid entry"));
-        check(&["--json", "n", "[]"], Err("not an object"));
-        check(
+        check_words(&["--json", "n", "{"], Err("invalid entry"));
+        check("--json n []", Err("expected a JSON object"));
+        check_words(
             &["--json", "n", r#"{"command":"x","command":"y"}"#],
             Err("invalid entry"),
         );
-        check(&["--json", "n", "{}", "more"], Err("one JSON text"));
-        check(&["n"], Err("required"));
+        check_words(&["--json", "n", "{}", "more"], Err("one JSON text"));
+        check("n", Err("required"));
     }
 }

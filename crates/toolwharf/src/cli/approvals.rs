@@ -92,7 +92,7 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
             ))
         })
         .collect();
-    // For a server that the project does not own, an administrator approves for all projects.
+    // A server that the project does not own is approved by an administrator, for all projects.
     let owner = args.project.filter(|_| found[0].project.is_some());
     let of_server = of_server(server.as_str(), &["approve"]) + &of_project(owner.as_ref());
     api.post::<()>(&of_server, &json!({ "tools": digests }))

@@ -79,7 +79,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             chain: None,
         },
         capabilities: "{}".into(),
-        // Legacy, because it has one session and no headers that repeat the arguments.
+        // The legacy era needs only one session, and no headers that repeat the arguments.
         era: Some(Era::Legacy),
         max_message: MAX_RESPONSE_BYTES,
         max_depth: MAX_DEPTH,
@@ -190,7 +190,7 @@ fn shown(context: &Context, frame: &Frame) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the text of a result. Other content is only mentioned on stderr.
+/// Returns the text of a result. For other content, a note on stderr says what it is.
 fn text(frame: &Frame) -> String {
     let result: Value = serde_json::from_slice(frame.body()).unwrap_or_default();
     let mut out = String::new();

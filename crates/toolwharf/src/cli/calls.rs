@@ -72,7 +72,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let listed = pages::list(&api, &path(&["calls"]), &args, &args.lines).await?;
-    // Only callers that manage keys can list them. Others see ids.
+    // Only callers that may manage keys can list the keys. All others see key ids instead of names.
     let filter = json!({ "project": args.project });
     let keys = pages::all::<Key>(&api, &path(&["keys"]), &filter).await;
     let keys = keys.map(|keys| keys.rows).unwrap_or_default();
@@ -80,7 +80,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         let mut cells = cells(call);
         let id = call.caller.strip_prefix("key:");
         let key = keys.iter().find(|key| Some(key.id.as_str()) == id);
-        // Keys of connected clients. Toolwharf chose their names.
+        // Names are shown only for keys of connected clients, because Toolwharf chose those names.
         if let Some(key) = key.filter(|key| key.name.starts_with("client:")) {
             cells[3].clone_from(&key.name);
         }
@@ -99,7 +99,8 @@ fn moment(text: &str) -> Result<String, &'static str> {
         Some(before) => Ok(store::now() - before),
         None => serde_json::from_value::<Time>(text.into()),
     };
-    let time = time.map_err(|_| "write 30m, 12h or 7d, or 2026-01-31T12:00:00Z")?;
+    let time =
+        time.map_err(|_| "expected a duration (30m, 12h or 7d) or a time (2026-01-31T12:00:00Z)")?;
     Ok(time.to_rfc3339())
 }
 

@@ -60,7 +60,7 @@ struct Chat {
     project: Option<ProjectId>,
     conversation: Option<String>,
     screen: Screen,
-    /// The last turn was cancelled and may not be saved yet.
+    /// True if the last turn was cancelled: the gateway may not have saved it yet.
     cancelled: bool,
 }
 
@@ -251,7 +251,7 @@ impl Chat {
     fn happened(&mut self, event: &Value) -> anyhow::Result<Option<Ended>> {
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         match text("type") {
-            // Without an id, nothing of the conversation was kept.
+            // An event without an id means that nothing of the conversation was stored.
             "conversation" => self.conversation = event["id"].as_str().map(str::to_owned),
             "error" => {
                 self.screen.event(event)?;

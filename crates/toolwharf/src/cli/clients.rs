@@ -16,6 +16,7 @@ use super::{
     names, pages, print,
     prompt::agreed,
     reach::{Place, own},
+    servers::warn,
 };
 use backend::{
     clients::{
@@ -68,7 +69,7 @@ struct Which {
     yes: bool,
 }
 
-/// The parts that both commands use.
+/// The state that `connect` and `disconnect` share.
 struct Bench {
     clients: Clients,
     sources: Sources,
@@ -169,7 +170,7 @@ impl Which {
 }
 
 impl Bench {
-    /// `changes`: whether keys may be created.
+    /// `changes`: false for a dry run, which creates no keys.
     async fn open(
         context: &Context,
         overrides: &CliOverrides,
@@ -180,7 +181,7 @@ impl Bench {
         let dir = context.dir(Some(&located)).context("HOME is not set")?;
         let dir = std::path::absolute(dir)?;
         let there = lock::gateway_record(&dir);
-        // The files of the running gateway, regardless of the configuration of this command.
+        // A running gateway's own files count, regardless of the files that this command was given.
         let sources = match &there {
             Some(there) => Sources {
                 optional: true,
@@ -258,15 +259,13 @@ impl Bench {
             agreed(&format!("Write this to {}?", connected.file), how.yes)?;
         }
         if !plan.moving.is_empty() {
-            backend::registry::import_all(&self.sources, &self.myself, &plan.moving)?;
+            backend::server_files::import_all(&self.sources, &self.myself, &plan.moving)?;
         }
         if !self.clients.connect(plan, &self.keys).await? {
             eprintln!("{title} is already connected");
             return Ok(Some(connected));
         }
-        for warning in &connected.warnings {
-            eprintln!("warning: {}", print::printable(warning));
-        }
+        warn(&connected.warnings);
         let moved = match connected.moved.as_slice() {
             [] => String::new(),
             moved => format!(", and moved {} to Toolwharf", moved.join(", ")),
@@ -281,7 +280,7 @@ impl Bench {
         {
             let servers = print::printable(&seen.servers.join(", "));
             eprintln!(
-                "`toolwharf connect {} --move` moves its own servers to Toolwharf: {servers}",
+                "`toolwharf connect {} --move` moves the client's own servers to Toolwharf: {servers}",
                 client.name
             );
         }

@@ -18,7 +18,7 @@ use config::{Config, Sources};
 use model::{Program, ProjectId, ServerSpec, Settings};
 
 use super::{
-    Context, No, Output,
+    Context, No,
     http::{Api, path},
     pages, print,
     reach::Place,
@@ -36,7 +36,7 @@ use backend::{
 /// Number of stderr lines shown with a server's problem.
 const LOG_LINES: usize = 5;
 
-/// By server, why its command cannot be started on this machine.
+/// Servers whose command cannot be started on this machine, each with the reason.
 type Missing = BTreeMap<String, Finding>;
 
 #[derive(Default)]
@@ -44,23 +44,21 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn ok(&mut self, what: impl Into<String>) {
-        self.add(Level::Ok, what, None);
+        self.plain(Level::Ok, what);
     }
 
     fn warning(&mut self, what: impl Into<String>, help: impl Into<String>) {
-        self.add(Level::Warning, what, Some(help.into()));
+        self.0.push(finding(Level::Warning, what, help));
     }
 
     fn problem(&mut self, what: impl Into<String>, help: impl Into<String>) {
-        self.add(Level::Problem, what, Some(help.into()));
+        self.0.push(finding(Level::Problem, what, help));
     }
 
-    fn add(&mut self, level: Level, what: impl Into<String>, help: Option<String>) {
-        self.0.push(Finding {
-            level,
-            what: what.into(),
-            help,
-        });
+    /// Adds a finding without advice.
+    fn plain(&mut self, level: Level, what: impl Into<String>) {
+        let (what, help) = (what.into(), None);
+        self.0.push(Finding { level, what, help });
     }
 
     fn count(&self, level: Level) -> usize {
@@ -69,6 +67,12 @@ impl Findings {
             .filter(|finding| finding.level == level)
             .count()
     }
+}
+
+/// Returns a finding with advice (`help`) on how to fix it.
+fn finding(level: Level, what: impl Into<String>, help: impl Into<String>) -> Finding {
+    let (what, help) = (what.into(), Some(help.into()));
+    Finding { level, what, help }
 }
 
 pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
@@ -134,11 +138,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         healthy: findings.count(Level::Problem) == 0,
         findings: findings.0,
     };
-    if context.output == Output::Json {
-        print::json(&report)?;
-    } else {
-        print::data(&text(&report))?;
-    }
+    context.print(&report, || text(&report))?;
     if report.healthy {
         Ok(())
     } else {
@@ -184,8 +184,8 @@ fn plural(count: usize, what: &str) -> String {
     }
 }
 
-/// Returns the environment for `${VAR}`: that of the gateway with this data directory (proc(5), `environ`), or that of
-/// this command if it cannot be read.
+/// Returns the environment for `${VAR}`: the environment of the gateway with this data directory (proc(5), `environ`),
+/// or this command's own if the gateway's cannot be read.
 fn environment(dir: Option<&Path>) -> impl Fn(&str) -> Option<String> + use<> {
     let pid = dir.and_then(lock::holder).and_then(|holder| holder.pid);
     let read = |pid: u32| {
@@ -217,8 +217,8 @@ fn configuration(
             };
             own.leave_out(&mut config);
             for warning in &config.warnings {
-                // The text of the warning already contains the help.
-                findings.add(Level::Warning, warning.to_string(), None);
+                // The text of the warning already contains the advice.
+                findings.plain(Level::Warning, warning.to_string());
             }
             let files: Vec<String> = config
                 .sources
@@ -251,14 +251,14 @@ fn configuration(
         }
         Err(errors) => {
             for problem in &errors.problems {
-                findings.add(Level::Problem, problem.to_string(), None);
+                findings.plain(Level::Problem, problem.to_string());
             }
             None
         }
     }
 }
 
-/// Returns why a server's command cannot be started. Errors of the program itself show only when it runs.
+/// Returns why a server's command cannot be started. Errors inside the program appear only when it runs.
 fn command(spec: &ServerSpec) -> Option<Finding> {
     let launch = spec.launch()?;
     let Program::Command {
@@ -270,13 +270,7 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
     if !spec.enabled {
         return None;
     }
-    let problem = |what: String, help: String| {
-        Some(Finding {
-            level: Level::Problem,
-            what,
-            help: Some(help),
-        })
-    };
+    let problem = |what: String, help: String| Some(finding(Level::Problem, what, help));
     let name = &spec.name;
     if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return problem(
@@ -406,7 +400,7 @@ fn port(settings: &Settings, findings: &mut Findings) {
     }
 }
 
-/// Reports a gateway that has the data directory but does not respond or uses other configuration files.
+/// Reports a gateway that holds the lock of the data directory but does not respond, or uses other configuration files.
 fn held(holder: &Holder, findings: &mut Findings) {
     match &holder.at {
         None => findings.warning(
@@ -421,7 +415,7 @@ fn held(holder: &Holder, findings: &mut Findings) {
                 .collect();
             findings.problem(
                 format!(
-                    "the data directory belongs to {holder}, which does not respond or uses other files: {}",
+                    "the data directory belongs to {holder}, which does not respond or uses other configuration files: {}",
                     files.join(", ")
                 ),
                 format!(
@@ -456,7 +450,7 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
         };
         server(api, one, here, findings).await;
     }
-    // Entries that the gateway has not loaded.
+    // What remains are findings about entries that the gateway has not loaded.
     findings.0.extend(missing.into_values());
     if let Err(error) = declared(api, findings).await {
         findings.problem(
@@ -520,13 +514,13 @@ fn kept_back(kept: &KeptBack, findings: &mut Findings) {
     );
 }
 
-/// `here`: why the command cannot be started on this machine.
+/// Reports the state of a server. `here`: why its command cannot be started on this machine, if known.
 async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mut Findings) {
     let whose = said_name(server);
     let of = server.project.as_ref();
     let of = of.map_or_else(String::new, |project| format!(" --project {project}"));
     let name = format!("{}{of}", server.name);
-    // Servers of the configuration file are checked before they start.
+    // For servers of the configuration file, `sandbox::view` reports missing files.
     if server.declared != "file" && !server.files_missing.is_empty() {
         let (what, help) = sandbox::not_shown(&whose, &server.files_missing);
         findings.warning(what, help);
@@ -541,7 +535,7 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
         }
     }
     match server.status.as_str() {
-        // For an idle or failed server, this finding says best what to do.
+        // If a server does not run, the reason found on this machine is more helpful than its state.
         status if here.is_some() && !matches!(status, "running" | "starting" | "disabled") => {
             findings.0.extend(here);
         }
@@ -559,10 +553,7 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
             format!("check again later; `toolwharf logs -f {name}` shows its output"),
         ),
         status => {
-            let reason = server
-                .reason
-                .as_deref()
-                .unwrap_or("the reason is not known");
+            let reason = server.reason.as_deref().unwrap_or("the reason is unknown");
             let status = if status == "backoff" {
                 "in backoff"
             } else {

@@ -218,7 +218,7 @@ impl Api {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(body).map_err(|_| {
-            // The path is valid, so the token must be invalid. It is not shown.
+            // The path is valid, so the token must be invalid. The error does not quote the token.
             anyhow!(
                 "the token cannot be sent: it contains a line break or another invalid character"
             )

@@ -11,14 +11,14 @@ use api::Imported;
 use config::{Client, Machine, Os};
 
 use super::{
-    Context, No, Output,
+    Context, No,
     http::path,
     print,
     reach::{Place, own},
     servers::warn,
 };
 use crate::cli::prompt::stdin;
-use backend::{registry, startup};
+use backend::{server_files, startup};
 use rest::imported;
 
 /// Maximum size of a file, in bytes.
@@ -40,18 +40,14 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             api.post(&path(&["import"]), &body).await?
         }
         Place::Files(sources) => {
-            let report = registry::import(&sources, &own(&sources), &from, &text)?;
+            let report = server_files::import(&sources, &own(&sources), &from, &text)?;
             let report = imported(report);
             eprintln!("no gateway is running: edited {}", report.file);
             report
         }
     };
     warn(&report.warnings);
-    if context.output == Output::Json {
-        print::json(&report)?;
-    } else {
-        print::data(&table(&report))?;
-    }
+    context.print(&report, || table(&report))?;
     eprintln!(
         "{} added to {}, {} unchanged, {} clashing, {} skipped, {} refused",
         report.added.len(),

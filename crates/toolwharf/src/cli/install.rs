@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::{self, BufRead as _, IsTerminal as _},
+    io::{self, IsTerminal as _},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use super::{
     Context, Output, Usage,
     http::{Api, path, query},
     names, print,
-    prompt::{agreed, secret},
+    prompt::{agreed, secret, typed},
     servers::connected,
 };
 use crate::cli::http::of_server;
@@ -206,7 +206,7 @@ fn described(found: &RegistryServer, option: &InstallOption) -> String {
             .map(str::to_owned)
             .collect();
         let network = match option.network.as_str() {
-            Some("open") => "everything, this machine's own services included".to_owned(),
+            Some("open") => "all hosts, including this machine's own services".to_owned(),
             _ => list(&hosts, "none"),
         };
         text.push_str(&format!("  network: {network}\n"));
@@ -391,10 +391,5 @@ fn put(
 
 fn line(label: &str) -> anyhow::Result<String> {
     eprint!("{label}: ");
-    let mut text = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut text)
-        .context("cannot read the answer")?;
-    Ok(text.trim().to_owned())
+    Ok(typed("the answer")?.trim().to_owned())
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use store::{Store, Time};
 
 use super::{
-    Context, Output, Usage,
+    Context, Usage,
     http::{of_project, path},
     names::{self, Named},
     pages, print,
@@ -103,10 +103,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
         made.key.id,
         whose(&made.key)
     );
-    if context.output == Output::Json {
-        return print::json(&made);
-    }
-    print::data(&format!("{}\n", made.token))
+    context.print(&made, || format!("{}\n", made.token))
 }
 
 fn whose(key: &Key) -> String {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::{Context, Output, print};
+use super::{Context, Output, print, servers::warn};
 use crate::kubernetes::{convert, definition};
 
 #[derive(clap::Subcommand)]
@@ -37,11 +37,10 @@ pub(super) fn run(context: &Context, command: Command) -> anyhow::Result<()> {
             };
             let text = text.with_context(|| format!("cannot read {}", file.display()))?;
             let objects = serde_saphyr::from_multiple::<Value>(&text);
-            let objects = objects.with_context(|| format!("{} is not YAML", file.display()))?;
+            let objects =
+                objects.with_context(|| format!("{} is not valid YAML", file.display()))?;
             let (made, warnings) = convert(objects);
-            for warning in warnings {
-                eprintln!("warning: {}", print::printable(&warning));
-            }
+            warn(&warnings);
             if made.is_empty() {
                 bail!("{} contains no `MCPServer` of ToolHive", file.display());
             }

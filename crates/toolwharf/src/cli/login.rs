@@ -1,7 +1,7 @@
 //! `login` and `logout`: sign-ins to servers.
 
 use std::{
-    io::{self, BufRead, Write},
+    io::{self, Write},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use super::{
     names,
     open::opened,
     print,
+    prompt::typed,
 };
 use crate::cli::http::of_server;
 
@@ -96,31 +97,23 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
 
 async fn list(context: &Context, api: &Api, of: &str) -> anyhow::Result<()> {
     let Logins { logins } = api.get(&(path(&["logins"]) + of)).await?;
-    if context.output == Output::Json {
-        return print::json(&logins);
-    }
-    let cells: Vec<[String; 5]> = logins
-        .iter()
-        .map(|login| {
-            let name = match &login.project {
-                Some(project) => format!("{project}/{}", login.server),
-                None => login.server.clone(),
-            };
-            let updated = login.updated_at.map_or_else(String::new, print::time);
-            let issuer = login.issuer.clone().unwrap_or_default();
-            [
-                name,
-                login.mode.clone(),
-                login.state.clone(),
-                issuer,
-                updated,
-            ]
-        })
-        .collect();
-    print::data(&print::table(
-        ["SERVER", "MODE", "STATE", "ISSUER", "SINCE"],
-        &cells,
-    ))
+    let cells = |login: &Login| {
+        let name = match &login.project {
+            Some(project) => format!("{project}/{}", login.server),
+            None => login.server.clone(),
+        };
+        let updated = login.updated_at.map_or_else(String::new, print::time);
+        let issuer = login.issuer.clone().unwrap_or_default();
+        [
+            name,
+            login.mode.clone(),
+            login.state.clone(),
+            issuer,
+            updated,
+        ]
+    };
+    let head = ["SERVER", "MODE", "STATE", "ISSUER", "SINCE"];
+    context.print(&logins, || print::table(head, logins.iter().map(cells)))
 }
 
 pub(super) async fn out(context: &Context, args: OutArgs) -> anyhow::Result<()> {
@@ -131,7 +124,7 @@ pub(super) async fn out(context: &Context, args: OutArgs) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Waits until the sign-in differs from the one before.
+/// Waits until a sign-in has completed that is newer than `before`.
 async fn signed_in(api: &Api, place: &str, before: &Login, seconds: u64) -> anyhow::Result<Login> {
     let give_up = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -159,12 +152,7 @@ fn pasted(url: &str) -> anyhow::Result<String> {
         "the browser is then redirected to an address that it may not be able to show. Paste that address here: "
     );
     io::stderr().flush().ok();
-    let mut line = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut line)
-        .context("cannot read the address")?;
-    match line.trim() {
+    match typed("the address")?.trim() {
         "" => bail!("no address was pasted, so the sign-in is not complete"),
         address => Ok(address.to_owned()),
     }

@@ -8,7 +8,7 @@ use hyper::Method;
 use super::{Context, print, servers::NameArgs};
 use rest::NOTICE;
 
-/// The gateway sends data at least twice as often. A stream that is silent for longer is dead.
+/// The gateway sends data at least twice in this time, so a stream that is silent for longer is dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(clap::Args)]

@@ -35,7 +35,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     if let Some(dir) = context.dir(None).filter(|_| !args.print)
         && opened(&dir, &link.url).await
     {
-        eprintln!("opened in your browser");
+        eprintln!("opened the console in your browser");
         return Ok(());
     }
     let minutes = link.expires_in / 60;
@@ -43,7 +43,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     print::data(&(link.url + "\n"))
 }
 
-/// Opens a link in the browser of `BROWSER` or in the default one, through a page in `dir`. Returns whether it worked.
+/// Opens a link in the browser of `BROWSER` or in the default one, through a page in `dir`. Returns whether the browser
+/// started.
 pub(super) async fn opened(dir: &Path, url: &str) -> bool {
     match page(dir, url) {
         Ok(page) => opens(&page).await,

@@ -54,7 +54,7 @@ async fn rows<T: DeserializeOwned>(
     let filter: Vec<_> = filter
         .map(|(key, value)| (&**key, value.as_str()))
         .collect();
-    // A list is the member that is named like the last segment of its path.
+    // The response has the list in a member that is named like the last segment of the path.
     let name = path.rsplit('/').next().unwrap_or_default();
     let mut rows: Vec<T> = Vec::new();
     let mut next: Option<String> = None;

@@ -34,6 +34,18 @@ impl Context {
         }
     }
 
+    /// Prints the value as JSON, or its text.
+    pub(super) fn print(
+        &self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        match self.output {
+            Output::Json => json(value),
+            Output::Table => data(&text()),
+        }
+    }
+
     /// Gets the resource at `path`. With JSON output, prints it as the gateway sent it, and returns `None`.
     pub(super) async fn shown<T: DeserializeOwned>(
         &self,
@@ -275,7 +287,7 @@ mod tests {
             table.contains("name  xxx") && table.contains('…'),
             "{table}"
         );
-        // Columns stay readable.
+        // Columns keep a readable minimum width.
         let table = drawn(&["N", "A", "B"], &rows, Some(5), false);
         let widest = table.lines().map(|line| line.chars().count()).max();
         assert_eq!(

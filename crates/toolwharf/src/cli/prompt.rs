@@ -22,12 +22,7 @@ pub(super) fn agreed(question: &str, yes: bool) -> anyhow::Result<()> {
         return Err(Usage(format!("{question} Confirm with --yes")).into());
     }
     eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .context("cannot read the answer")?;
-    match answer.trim().to_ascii_lowercase().as_str() {
+    match typed("the answer")?.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),
         _ => bail!("nothing was changed"),
     }
@@ -47,13 +42,17 @@ pub(super) fn secret(what: &str) -> anyhow::Result<String> {
     eprint!("{what}: ");
     io::stderr().flush().ok();
     let _silent = Silent::begin()?;
-    let mut text = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut text)
-        .context("cannot read the secret")?;
+    let text = typed("the secret")?;
     eprintln!();
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// Reads a line. `what` names it in an error.
+pub(super) fn typed(what: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = io::stdin().lock().read_line(&mut text);
+    read.with_context(|| format!("cannot read {what}"))?;
+    Ok(text)
 }
 
 /// Turns off the terminal's echo until dropped.

@@ -43,7 +43,7 @@ pub(super) enum Place {
     Files(Sources),
 }
 
-/// Returns how a gateway with these files would identify itself.
+/// Returns the identity that a gateway with these files uses to detect loops.
 pub(super) fn own(sources: &Sources) -> LoopDetection {
     let settings = startup::settings(sources).unwrap_or_default();
     LoopDetection::configured(&settings)
@@ -94,7 +94,7 @@ impl Context {
             Some(url::Host::Ipv6(ip)) => IpAddr::from(ip).is_loopback(),
             None => false,
         };
-        // The token of this machine is sent only to this machine.
+        // The token in the data directory is sent only to a gateway on this machine.
         let own = if is_local { self.dir(None) } else { None };
         api.token = self.token(own.as_deref())?;
         Ok(api)
@@ -107,7 +107,7 @@ impl Context {
         let Some(found) = lock::gateway_record(&dir) else {
             return Ok(None);
         };
-        // If the user named files, a gateway with other files is not the one.
+        // If the user named files, a gateway that uses other files does not count.
         let is_named = !self.config.is_empty()
             || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
         if let Some(sources) = sources.filter(|_| is_named)

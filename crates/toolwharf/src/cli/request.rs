@@ -53,7 +53,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             let form = "the parameters are not a JSON object: write '{\"key\": \"value\"}'";
             return Err(Usage(form.into()).into());
         }
-        // Inserted as text, so that numbers keep their form.
+        // The parameters are inserted as text, so that numbers keep their notation.
         body.truncate(body.len() - 1);
         body.push_str(&format!(",\"params\":{params}}}"));
     }

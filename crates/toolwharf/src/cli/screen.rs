@@ -21,7 +21,7 @@ const MAX_CALL_NAMES: usize = 1_000;
 pub(super) struct Screen {
     json: bool,
     dims: bool,
-    /// The last line on stdout has no line break yet.
+    /// True if the last line on stdout has no line break yet.
     open: bool,
     /// Names of the tools being called, by call id.
     tools: HashMap<String, String>,

@@ -7,6 +7,7 @@ use super::{
     http::{path, query},
     print,
     reach::Place,
+    servers::warn,
 };
 use backend::startup;
 use install::Catalogue;
@@ -59,9 +60,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             }
         }
     };
-    for notice in &found.notices {
-        eprintln!("warning: {}", print::printable(notice));
-    }
+    warn(&found.notices);
     if found.next.is_some() {
         eprintln!("there are more servers; --lines shows them");
     }

@@ -22,7 +22,7 @@ use super::{
     reach::{Place, own},
     shown, tool_settings,
 };
-use backend::registry;
+use backend::server_files;
 use rest::configured;
 
 /// Interval between checks whether a server is connected.
@@ -144,10 +144,7 @@ pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()
             configured(found.ok_or_else(|| unknown(args.name.as_str(), &config))?)
         }
     };
-    if context.output == Output::Json {
-        return print::json(&server);
-    }
-    print::data(&shown::fields(&server))
+    context.print(&server, || shown::fields(&server))
 }
 
 fn unknown(name: &str, config: &Config) -> anyhow::Error {
@@ -179,7 +176,7 @@ pub(super) async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Resul
         }
         Place::Files(sources) => {
             let name = &named.name;
-            let file = registry::remove(&sources, name)?;
+            let file = server_files::remove(&sources, name)?;
             let file = file.display();
             eprintln!("no gateway is running: removed `{name}` from {file}");
         }
@@ -242,18 +239,15 @@ async fn said(api: &Api, server: &Server, waited: u64) {
             }
         }
         "starting" | "restarting" => eprintln!(
-            "it is still starting after {waited} s; `toolwharf get {name}{of}` shows its state"
+            "`{name}` is still starting after {waited} s; `toolwharf get {name}{of}` shows its state"
         ),
-        "idle" if server.reason.is_none() => eprintln!("it starts at its first use"),
+        "idle" if server.reason.is_none() => eprintln!("`{name}` starts at its first use"),
         "disabled" => {
-            eprintln!("it is disabled; `toolwharf enable {name}{of}` enables it");
+            eprintln!("`{name}` is disabled; `toolwharf enable {name}{of}` enables it");
         }
-        "stopped" => eprintln!("it stays stopped until `toolwharf start {name}{of}`"),
+        "stopped" => eprintln!("`{name}` stays stopped until `toolwharf start {name}{of}`"),
         status => {
-            let reason = server
-                .reason
-                .as_deref()
-                .unwrap_or("the reason is not known");
+            let reason = server.reason.as_deref().unwrap_or("the reason is unknown");
             eprintln!("not connected ({status}): {}", print::printable(reason));
             let logs = format!("{}?tail={TAIL_LINES}", of_server(id, &["logs"]));
             let tail = api.text(&logs).await.unwrap_or_default();
@@ -325,7 +319,7 @@ pub(super) async fn switch(
         }
         Place::Files(sources) => {
             let name = &named.name;
-            let file = registry::set_enabled(&sources, &own(&sources), name, enabled)?;
+            let file = server_files::set_enabled(&sources, &own(&sources), name, enabled)?;
             let file = file.display();
             eprintln!("no gateway is running: {word}d `{name}` in {file}");
             Ok(())
@@ -352,7 +346,8 @@ async fn switch_tool(
             context.print_json(&set)?;
         }
         Place::Files(sources) => {
-            let file = registry::set_tool_enabled(sources, &own(sources), server, native, enabled)?;
+            let file =
+                server_files::set_tool_enabled(sources, &own(sources), server, native, enabled)?;
             let file = file.display();
             eprintln!("no gateway is running: {word}d the tool `{native}` of `{server}` in {file}");
         }

@@ -64,7 +64,7 @@ async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_ref();
     let tool = find(&api, project, &args.name).await?;
-    // As in the declarations for models, which match what clients see.
+    // The schema is taken from the declarations for models, which match what clients see.
     let declared: Value = api.get(&of(project, None, Some("anthropic"))).await?;
     let declared = declared["declarations"].as_array().into_iter().flatten();
     let mut named = declared.filter(|one| one["name"].as_str() == tool.name.as_deref());

@@ -35,7 +35,7 @@ pub(super) struct Args {
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let api = context.gateway().await?.patient(UPDATE_TIMEOUT);
-    // Each server with the name under which `shared_with` lists it.
+    // The id of each server, with the name under which `shared_with` lists the server.
     let names: Vec<(String, String)> = match args.names.is_empty() {
         true => {
             let all = all_servers(&api, args.project.as_ref()).await?;
@@ -65,7 +65,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             ..UpdateRequest::default()
         };
         let mut update = match ask(&api, &name, &of, &check).await {
-            // Without names, only servers with pinned packages count.
+            // If the user named no servers, servers without pinned packages are skipped.
             Err(error) if args.names.is_empty() && status(&error) == Some(409) => continue,
             update => update?,
         };

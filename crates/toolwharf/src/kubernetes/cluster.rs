@@ -37,7 +37,7 @@ const FIELD_MANAGER: &str = "toolwharf";
 /// The finalizer that keeps a resource until its server is removed.
 const FINALIZER: &str = "toolwharf.dev/server";
 
-/// Variables of this gateway that give access to all of its data.
+/// Environment variables of this gateway whose values give access to all of its data.
 const OWN_VARIABLES: [&str; 4] = [MASTER_KEY, OLD_MASTER_KEY, ADMIN_TOKEN, DATABASE_URL];
 /// The type of Secrets whose token authenticates as a service account.
 const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
@@ -65,9 +65,9 @@ pub(super) enum Error {
 /// The state of the resource definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Definition {
-    /// It exists; contains its uid.
+    /// The definition exists and has this uid.
     There(String),
-    /// It is being deleted, together with its resources.
+    /// The definition is being deleted, together with all resources.
     Going,
     Gone,
 }
@@ -132,7 +132,7 @@ impl Cluster {
         for (variable, (name, key)) in wanted {
             if !found.contains_key(name.as_str()) {
                 match ask(self.secrets.get(name)).await {
-                    // The author of a resource must not read the values of these.
+                    // This Secret has values that the author of a resource must not read.
                     Ok(secret) if let Some(whose) = whose(&secret, env) => {
                         return Ok(Err(format!(
                             "Secret `{name}` is {whose}: use one of yours for `{variable}`"
@@ -173,7 +173,7 @@ impl Cluster {
         if on {
             all.push(FINALIZER.to_owned());
         }
-        // With the resource version, since another client may be changing the list.
+        // The patch names the resource version, since another client may be changing the finalizers.
         let version = &object.metadata.resource_version;
         let patch = json!({"metadata": {"resourceVersion": version, "finalizers": all}});
         let params = PatchParams::default();
@@ -275,7 +275,7 @@ mod tests {
         };
         let env = |variable: &str| match variable {
             ADMIN_TOKEN => Some("twh_0123456789".to_owned()),
-            // Set, but empty.
+            // This variable is set, but empty.
             DATABASE_URL => Some(String::new()),
             _ => None,
         };

@@ -50,7 +50,7 @@ const NOT_CONVERTED: [(&str, &str); 18] = [
     ("toolConfigRef", "list the tools to hide in `disabledTools`"),
     (
         "tools",
-        "it lists the tools to offer; list all others in `disabledTools`",
+        "list all tools that this key does not name in `disabledTools`",
     ),
     ("groupRef", "give the servers of a group the same `project`"),
     ("replicas", "set the replicas of the gateway in its chart"),
@@ -61,7 +61,7 @@ const NOT_CONVERTED: [(&str, &str); 18] = [
     ("sessionStorage", "sessions are kept by the gateway"),
     ("rateLimiting", "`maxConcurrency` limits concurrent calls"),
 ];
-/// Fields that are not needed with a single endpoint for all servers.
+/// Fields of ToolHive's spec that are not needed, because Toolwharf has one endpoint for all servers.
 const NOT_NEEDED: [&str; 6] = [
     "proxyMode",
     "proxyPort",

@@ -1,8 +1,8 @@
 //! The definition of the resource `MCPServer`.
 //!
-//! Its schema is derived from that of a registration, with the names used in `mcp.json`. Invariant: it is structural,
-//! as `apiextensions.k8s.io/v1` requires. Fields that may have several types are not validated by the schema: the
-//! parser of entries reports their errors in a condition.
+//! Its schema is derived from the schema of a registration, with the names used in `mcp.json`. Invariant: it is
+//! structural, as `apiextensions.k8s.io/v1` requires. Fields that may have several types are not validated by the
+//! schema: the parser of entries reports their errors in a condition.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +19,13 @@ pub(crate) const RETAIN: &str = "Retain";
 
 /// Fields of a registration that a spec does not have: those in the metadata, and aliases.
 const LEFT_OUT: [&str; 6] = ["name", "env", "port", "restart", "sandbox", "toolwharf"];
-/// Fields with another name in entries.
+/// Fields of a registration, each with its name in entries.
 const WORDS: [(&str, &str); 3] = [
     ("environment", "env"),
     ("resource_limits", "sandbox"),
     ("restart_policy", "restart"),
 ];
-/// Fields that a spec has in only one of their forms.
+/// Fields that have several types in a registration, each with the only type that a spec allows.
 const NARROWED: [(&str, &str); 1] = [("command", "string")];
 
 /// The API version of the resource.
@@ -155,7 +155,7 @@ fn status() -> Value {
     })
 }
 
-/// Converts a schema of the REST API to a structural one. `narrowed`: the only type to keep.
+/// Converts a schema of the REST API to a structural one. `narrowed`: the only type to keep, if the schema has several.
 fn structural(schema: &Value, all: &Map<String, Value>, narrowed: Option<&str>) -> Value {
     let mut forms = Vec::new();
     let mut description = None;
@@ -255,7 +255,7 @@ fn one(form: &Value, all: &Map<String, Value>) -> Map<String, Value> {
     made
 }
 
-/// The name in entries of a field of a registration.
+/// Returns the name that entries use for a field of a registration.
 fn word_of_entries(word: &str) -> String {
     if let Some((_, word)) = WORDS.iter().find(|(known, _)| *known == word) {
         return (*word).to_owned();
@@ -309,7 +309,7 @@ mod tests {
         faults(schema, "", &mut wrong);
         assert_eq!(wrong, [""; 0]);
         let spec = &schema["properties"]["spec"]["properties"];
-        for word in backend::hosting::KEYS {
+        for word in backend::hosting::KEYS.iter() {
             let ours = word_of_entries(word);
             assert!(spec[&ours].is_object(), "`{ours}` is not in the schema");
         }

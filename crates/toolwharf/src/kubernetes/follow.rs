@@ -71,11 +71,11 @@ pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Opti
 #[derive(Default)]
 struct Known {
     all: BTreeMap<String, DynamicObject>,
-    /// An incomplete list.
+    /// The part of a new list that has arrived so far.
     coming: BTreeMap<String, DynamicObject>,
     /// Set once the list is complete.
     is_whole: bool,
-    /// Set if they were listed, or one was deleted, since the last pass.
+    /// Set if the resources were listed again, or one was deleted, since the last pass.
     is_fresh: bool,
 }
 

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use kube::api::DynamicObject;
 use model::ServerName;
 use serde_json::Value;
-use store::{Page, WorkspaceRow};
+use store::{Page, RegistrationRow};
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -30,7 +30,7 @@ use backend::{
 
 /// Interval between checks of a spec, its Secrets and its row without a change.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
-/// The same while the spec is not accepted or the server is being removed.
+/// The check interval while the spec is not accepted or the server is being removed.
 const PENDING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The first and the maximum delay after a failure.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -54,9 +54,9 @@ pub(super) struct Look<'a> {
     memories: BTreeMap<String, Memory>,
     /// Servers without a row that have not exited yet, by id.
     leaving: HashMap<String, Arc<Server>>,
-    /// Servers that are kept although their resource is gone, and for which that was logged.
+    /// Servers that are kept although their resource is gone. The warning about each was logged.
     kept: BTreeSet<String>,
-    /// No requests are sent until then.
+    /// No requests are sent until this time, because the API server did not respond.
     away: Option<Instant>,
     logged: String,
 }
@@ -129,7 +129,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Handles all resources. `is_fresh`: they were listed, or one was deleted.
+    /// Handles all resources. `is_fresh`: the resources were listed again, or one was deleted, since the last pass.
     pub(super) async fn at(&mut self, all: &mut BTreeMap<String, DynamicObject>, is_fresh: bool) {
         let now = Instant::now();
         if self.away.is_some_and(|until| now < until) {
@@ -179,7 +179,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    async fn found(&self) -> Result<(Vec<WorkspaceRow>, Definition), Failure> {
+    async fn found(&self) -> Result<(Vec<RegistrationRow>, Definition), Failure> {
         Ok((self.hosting.rows().await?, self.cluster.definition().await?))
     }
 
@@ -195,7 +195,7 @@ impl<'a> Look<'a> {
             }
             return;
         };
-        // It is gone, or another client changed it at the same time. An event about that is on its way.
+        // The resource is gone, or another client changed it at the same time. A watch event will follow.
         let is_passing = matches!(error, Failure::Cluster(Error::Answer(404 | 409, _)));
         let wait = RETRY_DELAYS.0 * 2_u32.saturating_pow(memory.failures.min(6));
         memory.failures += 1;
@@ -213,7 +213,7 @@ impl<'a> Look<'a> {
     async fn sweep(
         &mut self,
         all: &BTreeMap<String, DynamicObject>,
-        rows: &[WorkspaceRow],
+        rows: &[RegistrationRow],
         definition: &Definition,
     ) {
         for row in rows {
@@ -225,11 +225,11 @@ impl<'a> Look<'a> {
             }
             if *definition != Definition::There(resource.definition) {
                 if self.kept.insert(row.id.clone()) {
-                    tracing::warn!(server = %row.name, "its resource was deleted with the definition: the server continues to run, and can be removed");
+                    tracing::warn!(server = %row.name, "the MCPServer resource was deleted together with the definition: the server continues to run, and can be removed");
                 }
                 continue;
             }
-            tracing::warn!(server = %row.name, "its resource was deleted without the finalizer: removing the server, keeping its volumes");
+            tracing::warn!(server = %row.name, "the MCPServer resource was deleted without the finalizer: removing the server, keeping its volumes");
             if let Err(error) = self.hosting.forget(&row.id).await {
                 tracing::warn!(server = %row.name, "cannot remove the server now, will retry: {error}");
             }
@@ -237,11 +237,11 @@ impl<'a> Look<'a> {
     }
 
     /// The resource of this namespace that declares a server, if any.
-    fn resource(&self, row: &WorkspaceRow) -> Option<Resource> {
+    fn resource(&self, row: &RegistrationRow) -> Option<Resource> {
         Resource::of(row).filter(|resource| resource.namespace == self.cluster.namespace)
     }
 
-    fn row<'r>(&self, rows: &'r [WorkspaceRow], name: &str) -> Option<&'r WorkspaceRow> {
+    fn row<'r>(&self, rows: &'r [RegistrationRow], name: &str) -> Option<&'r RegistrationRow> {
         let mut rows = rows.iter().filter(|row| row.name.as_str() == name);
         rows.find(|row| self.resource(row).is_some())
     }
@@ -250,7 +250,7 @@ impl<'a> Look<'a> {
         &mut self,
         name: &str,
         object: &mut DynamicObject,
-        found: Option<&(Vec<WorkspaceRow>, Definition)>,
+        found: Option<&(Vec<RegistrationRow>, Definition)>,
     ) -> Result<(), Failure> {
         let now = Instant::now();
         let is_due = self
@@ -288,7 +288,7 @@ impl<'a> Look<'a> {
     async fn declare(
         &mut self,
         object: &mut DynamicObject,
-        rows: &[WorkspaceRow],
+        rows: &[RegistrationRow],
         definition: &str,
     ) -> Result<(Condition, Option<String>), Failure> {
         if !has_finalizer(object) {
@@ -353,7 +353,7 @@ impl<'a> Look<'a> {
     async fn leave(
         &mut self,
         object: &mut DynamicObject,
-        rows: &[WorkspaceRow],
+        rows: &[RegistrationRow],
         definition: &Definition,
     ) -> Result<Option<(Condition, Option<String>)>, Failure> {
         if !has_finalizer(object) {
@@ -362,7 +362,7 @@ impl<'a> Look<'a> {
         if matches!(definition, Definition::Going | Definition::Gone) {
             tracing::warn!(
                 resource = name(object),
-                "the definition is deleted: the server continues to run without its resource"
+                "the definition of MCPServer is deleted: the server continues to run without its resource"
             );
             *object = self.cluster.finalize(object, false).await?;
             return Ok(None);
@@ -406,7 +406,10 @@ impl<'a> Look<'a> {
             }
         }
         *object = self.cluster.finalize(object, false).await?;
-        tracing::info!(resource = name(object), "its server is removed");
+        tracing::info!(
+            resource = name(object),
+            "removed the server of the resource"
+        );
         Ok(None)
     }
 
@@ -419,7 +422,7 @@ impl<'a> Look<'a> {
         match timeout(VOLUMES_TIMEOUT, self.hosting.volumes_remove(id)).await {
             Ok(removed) => removed.map_err(|error| error.to_string()),
             Err(_) => Err(
-                "its volumes are being removed: they remain in use until no pod mounts them"
+                "the server's volumes are being removed: they remain in use until no pod mounts them"
                     .to_owned(),
             ),
         }
@@ -471,8 +474,7 @@ impl<'a> Look<'a> {
             }
             None if memory.id.is_none() => ("", accepted.clone()),
             None => {
-                let why =
-                    "the gateway does not have it: its project is disabled, or the log says why";
+                let why = "the gateway does not have this server: its project is disabled, or the gateway's log has the reason";
                 ("unusable", Condition::new("False", "Unusable", why))
             }
         };

@@ -14,7 +14,7 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 pub(super) struct Condition {
     /// `True`, `False` or `Unknown`.
     pub(super) status: &'static str,
-    /// In `CamelCase`.
+    /// The reason in `CamelCase`, as Kubernetes requires.
     pub(super) reason: String,
     pub(super) message: String,
 }
@@ -119,12 +119,14 @@ pub(super) fn ready(server: &Server) -> (&'static str, Condition) {
     }
     let why = status.reason.as_deref().unwrap_or_default();
     let condition = match status.phase {
-        Phase::Running { .. } => Condition::new("True", &reason(word), "it answers calls"),
-        Phase::Idle => Condition::new("True", "Idle", "it starts on first use"),
+        Phase::Running { .. } => Condition::new("True", &reason(word), "the server answers calls"),
+        Phase::Idle => Condition::new("True", "Idle", "the server starts on first use"),
         _ if status.elsewhere => Condition::new("Unknown", &reason(word), why),
-        Phase::Unresponsive => {
-            Condition::new("False", &reason(word), "it does not answer heartbeats")
-        }
+        Phase::Unresponsive => Condition::new(
+            "False",
+            &reason(word),
+            "the server does not answer heartbeats",
+        ),
         _ => Condition::new("False", &reason(word), why),
     };
     (word, condition)

@@ -7,9 +7,10 @@
 //! When the gateway is lost, each request in flight gets an error, since its outcome is unknown. Later requests wait a
 //! while for the gateway to return. The end of the pipe ends the session and the requests in flight.
 //!
-//! Limited are the number of requests in flight, the size of each message, and the messages waiting for the client to
-//! read ([`gateway::stdio::CLIENT_QUEUE_BOUNDS`]). Deliberately absent: an order between concurrent requests, since each uses
-//! its own connection. Notifications and responses are sent in order, each one before the next is read.
+//! There are limits for the number of requests in flight, the size of each message, and the queue of messages that the
+//! client has not read ([`gateway::stdio::CLIENT_QUEUE_BOUNDS`]). Deliberately absent: an order between concurrent
+//! requests, since each uses its own connection. Notifications and responses are sent in order, each one before the
+//! next is read.
 
 use crate::stdio::params::modern_headers;
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
@@ -74,7 +75,8 @@ pub(super) async fn run<T>(
         pipe.requests.abort_all();
         link.end().await;
         outbox.close();
-        // The writer ends once everything is written. If the client reads nothing, it never does, hence the limit.
+        // The writer ends once everything is written. If the client reads nothing, the writer never ends, so this wait
+        // is limited.
         sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
@@ -98,10 +100,10 @@ struct Shared {
 }
 
 struct Flight {
-    /// JSON text.
+    /// The request's id, as JSON text.
     id: Bytes,
     is_modern: bool,
-    /// Set when it was cancelled and must not be answered any longer.
+    /// Set when the request was cancelled and must not be answered any more.
     muted: CancellationToken,
     /// Set once the gateway knows of the cancellation, or the request has ended.
     over: CancellationToken,
@@ -201,7 +203,7 @@ impl Pipe {
             is_full
         };
         if is_full {
-            let what = format!("{MAX_IN_FLIGHT} requests of this client are in flight already");
+            let what = format!("{MAX_IN_FLIGHT} requests of this client are already in flight");
             self.shared.refuse(frame.id(), &RpcError::internal(what));
             return;
         }
@@ -254,7 +256,8 @@ impl Shared {
         self.link.deliver(&Frame::error(id, error));
     }
 
-    /// Sends the client the response to its request. An error from before the gateway knew the id gets the id here.
+    /// Sends the client the response to its request. An error that the gateway sent before it knew the id gets the
+    /// request's id.
     fn answer(&self, request: &Frame, answer: &Frame) {
         if matches!(answer.id(), b"" | b"null") {
             self.refuse(request.id(), &RpcError::from_json(answer.body()));
@@ -356,7 +359,7 @@ impl Shared {
                     }
                     self.link.deliver(&message);
                 }
-                Ok(None) => return Sent::Lost("the answer ended early".to_owned()),
+                Ok(None) => return Sent::Lost("the gateway's response ended early".to_owned()),
                 Err(error @ PassageError::TooLong(_)) => {
                     self.refuse(frame.id(), &RpcError::internal(error.to_string()));
                     return Sent::Answered;
@@ -382,7 +385,7 @@ impl Shared {
             .as_ref()
             .is_some_and(|answer| !answer.id().is_empty());
         if !is_modern && life.has_session() && status == http::StatusCode::NOT_FOUND && !has_id {
-            return Sent::Not("it no longer knows the session".to_owned());
+            return Sent::Not("the gateway no longer knows this session".to_owned());
         }
         match answer {
             Some(answer) => {

@@ -1,9 +1,9 @@
 //! The connection to the running gateway. The gateway is found by the lock of the data directory and reached at its
-//! endpoint. When it is lost, it is searched again.
+//! endpoint. When the connection is lost, the gateway is located again.
 //!
 //! Invariants: the token is sent only to the process that holds the lock. A request that may have reached the gateway
-//! is never sent twice. When the gateway is back, the state of a legacy client's session is restored: the client is
-//! only notified that lists may have changed.
+//! is never sent twice. When the gateway is back, the session of a legacy client is restored. The client notices only
+//! that lists may have changed.
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ const CHANGES: [(&str, &str); 3] = [
 
 /// Finds the gateway, and defines the scope to use.
 pub(super) struct Finder {
-    /// Absolute path.
+    /// Absolute path of the data directory.
     pub(super) dir: PathBuf,
     /// The file with the key to send.
     pub(super) token: PathBuf,
@@ -77,7 +77,7 @@ impl Finder {
     /// The running gateway, once it has published its address; `None` if none runs.
     ///
     /// # Errors
-    /// If it uses other configuration files, or is not usable.
+    /// If the gateway uses other configuration files, or is not usable.
     pub(super) async fn wait(&self) -> anyhow::Result<Option<Passage>> {
         let start = Instant::now();
         loop {
@@ -160,7 +160,7 @@ impl Finder {
     }
 }
 
-/// A connection to the gateway, from finding it to losing it.
+/// One connection to the gateway. A new one is made whenever the gateway was lost.
 pub(super) struct Life {
     passage: Arc<Passage>,
     /// The session of a legacy client after `initialize`.
@@ -170,7 +170,7 @@ pub(super) struct Life {
 
 struct Session {
     id: HeaderValue,
-    /// Set for versions that have the header (since 2025-06-18).
+    /// The protocol version header, for versions that have it (since 2025-06-18).
     version: Option<HeaderValue>,
 }
 
@@ -209,7 +209,7 @@ impl Life {
 #[derive(Clone)]
 enum State {
     Up(Arc<Life>),
-    /// Contains the reason.
+    /// The gateway is unavailable, for this reason.
     Away(Arc<str>),
 }
 
@@ -219,7 +219,7 @@ struct ClientState {
     initialize: Option<Frame>,
     initialized: Option<Frame>,
     level: Option<Frame>,
-    /// By URI.
+    /// Resource subscriptions, with their URIs.
     watched: Vec<(String, Frame)>,
 }
 
@@ -418,8 +418,8 @@ impl Link {
         }
     }
 
-    /// Forwards a notification or a response of the client. It is dropped if the gateway is unavailable or has no
-    /// session: then no request exists that it could concern.
+    /// Forwards a notification or a response of the client. The message is dropped if the gateway is unavailable or has
+    /// no session, since no request is in flight then.
     pub(super) async fn tell(&self, headers: HeaderList, frame: &Frame, is_legacy: bool) {
         if is_legacy && frame.method() == method::INITIALIZED {
             self.client_state.lock().initialized = Some(kept(frame));
@@ -434,14 +434,16 @@ impl Link {
         );
         match sent.await {
             Ok(Ok(reply)) if is_legacy && reply.status == StatusCode::NOT_FOUND => {
-                self.lose(&life, "it no longer knows the session");
+                self.lose(&life, "the gateway no longer knows this session");
             }
             Ok(Ok(reply)) => {
                 // A connection can be reused once its response is read to the end.
                 let _ = timeout(MESSAGE_TIMEOUT, reply.whole()).await;
             }
             Ok(Err(error @ PassageError::NotSent(_))) => self.lose(&life, &error.to_string()),
-            Ok(Err(error)) => tracing::debug!("a message may not have arrived: {error}"),
+            Ok(Err(error)) => {
+                tracing::debug!("a message may not have reached the gateway: {error}")
+            }
             Err(_) => tracing::warn!("the gateway did not accept a message in time"),
         }
     }
@@ -515,7 +517,7 @@ impl Link {
             match opened.await {
                 Ok(reply) if reply.is_stream() => self.read(reply, &mut last).await,
                 Ok(reply) if reply.status == StatusCode::NOT_FOUND => {
-                    return self.lose(life, "it no longer knows the session");
+                    return self.lose(life, "the gateway no longer knows this session");
                 }
                 // The position in the stream is lost, together with the messages since.
                 Ok(_) => last = None,
@@ -560,7 +562,7 @@ impl Link {
     /// Checks that the gateway has the requested project or server.
     ///
     /// # Errors
-    /// The gateway's error. An unavailable gateway is not asked.
+    /// The gateway's error. If the gateway is unavailable, the check is skipped.
     pub(super) async fn check(&self) -> anyhow::Result<()> {
         let Some(life) = self.now() else {
             return Ok(());

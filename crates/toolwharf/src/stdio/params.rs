@@ -27,12 +27,12 @@ const MAX_TOOLS: usize = 1024;
 /// Maximum pages of the list that are searched.
 const MAX_PAGES: usize = 64;
 
-/// The headers of tools, by name.
+/// The arguments that each tool mirrors into headers, by tool name.
 #[derive(Default)]
 pub(super) struct Params(Mutex<HashMap<String, Arc<ParamHeaders>>>);
 
 impl Params {
-    /// The headers of a call, as far as they are known.
+    /// Returns the headers of a call. Empty if the tool's definition is not cached.
     pub(super) fn of(&self, call: &Frame) -> HeaderList {
         let Some(name) = call.param_string(Param::Name) else {
             return HeaderList::new();
@@ -42,7 +42,7 @@ impl Params {
         known.map_or_else(HeaderList::new, |known| extract(&known, call))
     }
 
-    /// Looks up the headers that a call needs; `false` if those were sent already.
+    /// Fetches the tool's definition. Returns `true` if the call then has other headers than before.
     pub(super) async fn learn(&self, life: &Arc<Life>, call: &Frame) -> bool {
         let Some(name) = call.param_string(Param::Name) else {
             return false;

@@ -9,10 +9,9 @@ use std::{
 
 use crate::common::{
     Gateway, Setup,
-    chat::{agent, begin, told},
-    scripted,
-    shell::{Home, at, fails, json_of, on, on_with},
-    with,
+    chat::{ask, begin, told, with_agent},
+    counts, holds,
+    shell::{Home, at, fails, json_of, ok, on, on_with, transcript},
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -29,17 +28,16 @@ use tokio::{
 
 /// A gateway with one scripted server and this model.
 async fn gateway(llm: &Llm, more: &str) -> Gateway {
-    let gateway = Setup::new()
-        .server(
-            "one",
-            with(scripted("one", &[]), json!({ "maxConcurrency": 2 })),
-        )
-        .settings(&agent(llm, more))
-        .env("ANTHROPIC_API_KEY", "sk-test")
-        .serve()
-        .await;
+    let setup = Setup::new().tuned("one", json!({ "maxConcurrency": 2 }));
+    let gateway = with_agent(setup, llm, "", more).await;
     gateway.up("one").await;
     gateway
+}
+
+/// Inserts text before the calls of the model's reply.
+fn insert_text(reply: &mut Value, text: &str) {
+    let blocks = reply["reply"]["blocks"].as_array_mut();
+    blocks.expect("blocks").insert(0, json!({ "text": text }));
 }
 
 const PRICES: &str = "[agent.prices.claude-test]\ninput = 1000.0\noutput = 1000.0\n";
@@ -47,34 +45,24 @@ const PRICES: &str = "[agent.prices.claude-test]\ninput = 1000.0\noutput = 1000.
 /// The model's text goes to stdout as data. Tool calls, usage and the hint how to continue go to stderr.
 #[tokio::test]
 async fn one_turn_streams_its_text_and_shows_its_calls() {
-    let called = json!({ "tool_results": [{ "contains": "\"n\":1", "is_error": false }] });
     let mut first = asks(&[
         ("t1", "echo", json!({ "n": 1 })),
         ("t2", "fail", json!({ "text": "no luck" })),
     ]);
-    first["reply"]["blocks"]
-        .as_array_mut()
-        .expect("blocks")
-        .insert(0, json!({ "text": "Let me see." }));
-    let called = json!({ "tool_results": [called["tool_results"][0], { "contains": "no luck" }] });
+    insert_text(&mut first, "Let me see.");
+    let called = json!({ "tool_results": [{ "contains": "\"n\":1", "is_error": false }, { "contains": "no luck" }] });
     let llm = Llm::start(&turns(&[first, expecting(says("It is one."), called)])).await;
     let gateway = gateway(&llm, PRICES).await;
     let said = on(&gateway, "chat 'Which number?'").await.code(0);
     assert_eq!(said.out, "Let me see.\nIt is one.\n", "{said:?}");
-    let said = said
-        .says("→ echo {\"n\":1}")
-        .says("✓ echo: {\"n\":1}")
-        .says("✗ fail: no luck")
-        .says("20 tokens in, 10 out, cost 0.0300")
-        .says("to continue: toolwharf chat --conversation ");
-    // No colours when writing to a pipe.
+    let calls = ["→ echo {\"n\":1}", "✓ echo: {\"n\":1}", "✗ fail: no luck"];
+    holds(&said.err, &calls);
+    holds(&said.err, &["20 tokens in, 10 out, cost 0.0300"]);
+    // The output goes to a pipe, so it has no colours.
     assert!(!said.err.contains('\u{1b}'), "{said:?}");
 
-    let id = said
-        .err
-        .rsplit("--conversation ")
-        .next()
-        .unwrap_or_default();
+    let hint = "to continue: toolwharf chat --conversation ";
+    let (_, id) = said.err.rsplit_once(hint).expect("how to continue");
     let id = id.trim();
     let again = json!({ "last_text": "And now?", "body": { "/messages/0/content/0/text": "Which number?" } });
     llm.script(&turns(&[expecting(says("Two."), again)])).await;
@@ -82,23 +70,15 @@ async fn one_turn_streams_its_text_and_shows_its_calls() {
     let said = on_with(&gateway, &line, "And now?\n").await;
     assert_eq!(said.code(0).out, "Two.\n");
 
-    let said = on(&gateway, "conversation ls").await.code(0);
-    assert!(
-        said.out.contains(id) && said.out.contains("Which number?"),
-        "{said:?}"
-    );
-    let said = on(&gateway, &format!("conversation get {id}"))
-        .await
-        .code(0);
+    let listed = ok(&gateway, "conversation ls", "").await;
+    holds(&listed, &[id, "Which number?"]);
     assert_eq!(
-        said.out,
+        ok(&gateway, &format!("conversation get {id}"), "").await,
         "> Which number?\nLet me see.\n→ echo {\"n\":1}\n→ fail {\"text\":\"no luck\"}\n✓ echo: {\"n\":1}\n\
          ✗ fail: no luck\nIt is one.\n> And now?\nTwo.\n"
     );
-    on(&gateway, &format!("conversation rm {id}")).await.code(0);
-    on(&gateway, &format!("conversation get {id}"))
-        .await
-        .code(1);
+    let text = format!("$ conversation rm {id}\n1$ conversation get {id}");
+    transcript(&gateway, &text).await;
     assert_eq!(json_of(&gateway, "conversation ls").await, json!([]));
 }
 
@@ -108,53 +88,48 @@ async fn events_are_lines_of_json() {
     let gateway = gateway(&llm, "").await;
     for line in ["chat --json Hi", "chat -o json -"] {
         let said = on_with(&gateway, line, "Hi").await.code(0);
-        let events: Vec<Value> = said
-            .out
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-            .collect();
-        let kinds: Vec<_> = events.iter().map(|event| &event["type"]).collect();
-        assert_eq!(
-            kinds[..2],
-            [&json!("conversation"), &json!("started")],
-            "{said:?}"
-        );
-        assert_eq!(kinds.last(), Some(&&json!("done")), "{said:?}");
+        let lines = said.out.lines();
+        let events = lines.map(|line| serde_json::from_str(line).expect("a line of JSON"));
+        let events: Vec<Value> = events.collect();
+        let last = events.len() - 1;
+        for (at, kind) in [(0, "conversation"), (1, "started"), (last, "done")] {
+            assert_eq!(events[at]["type"], kind, "{said:?}");
+        }
         assert_eq!(crate::common::chat::text(&events), "Hello.");
     }
+}
+
+/// A model reply whose stream stalls in the middle.
+fn stalls() -> Value {
+    json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } })
 }
 
 /// Each error says what is wrong and how to fix it.
 #[tokio::test]
 async fn what_cannot_be_is_said_with_the_way_out() {
     let home = Home::new();
-    home.run("chat --data-dir none Hi")
-        .await
-        .code(1)
-        .says("`toolwharf serve`");
-    home.run_with("chat --data-dir none", " \n")
-        .await
-        .code(2)
-        .says("the message is empty");
+    home.transcript("1$ chat --data-dir none Hi # `toolwharf serve`")
+        .await;
+    let said = home.run_with("chat --data-dir none", " \n").await;
+    said.code(2).says("the message is empty");
 
     let bare = Setup::new().serve().await;
-    on(&bare, "chat Hi").await.code(1).says("[agent]");
+    fails(&bare, "chat Hi", 1, "[agent]").await;
 
-    let stalls = json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } });
-    let llm = Llm::start(&turns(&[
-        json!({ "fail": { "status": 401, "kind": "authentication_error", "message": "invalid x-api-key" } }),
-        stalls,
-    ]))
-    .await;
+    let unknown = json!({ "fail": { "status": 401, "kind": "authentication_error", "message": "invalid x-api-key" } });
+    let llm = Llm::start(&turns(&[unknown, stalls()])).await;
     let gateway = gateway(&llm, "max_chats = 2\n").await;
-    let said = on(&gateway, "chat Hi").await.code(1);
-    said.says("error: ").says("to continue: ");
-
-    fails(&gateway, "chat --project none Hi", 1, "`none`").await;
-    let wrong = "chat --conversation no-such-one Hi";
-    let said = on(&gateway, wrong).await.code(1);
-    said.says("no-such-one")
-        .says("`toolwharf conversation ls` lists");
+    transcript(
+        &gateway,
+        "
+        1$ chat Hi # error:
+        # to continue:
+        1$ chat --project none Hi # `none`
+        1$ chat --conversation no-such-one Hi # no-such-one
+        # `toolwharf conversation ls` lists
+        ",
+    )
+    .await;
 
     // A conversation has one turn at a time.
     let message = json!({ "message": "Wait" });
@@ -183,24 +158,14 @@ async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
 
 /// Waits until the server is processing a call of `slow`.
 async fn running(gateway: &Gateway) {
-    let mut peer = gateway.legacy().await;
-    wait_for("a slow call", DEADLINE, async || {
-        peer.tool("running", json!({})).await.text() == "1"
-    })
-    .await;
+    counts(&mut gateway.legacy().await, "running", 1, DEADLINE).await;
 }
 
 /// Waits until the server has received the cancellation and the call has ended.
 async fn cancelled(gateway: &Gateway) {
     let mut peer = gateway.legacy().await;
-    wait_for("notifications/cancelled", DEADLINE, async || {
-        peer.tool("cancelled_count", json!({})).await.text() == "1"
-    })
-    .await;
-    wait_for("no call in flight", DEADLINE, async || {
-        gateway.metric("calls_in_flight", Some("one")).await == Some(0)
-    })
-    .await;
+    counts(&mut peer, "cancelled_count", 1, DEADLINE).await;
+    gateway.in_flight("one", 0, DEADLINE).await;
 }
 
 /// A command on a separate terminal.
@@ -283,12 +248,15 @@ impl Terminal {
         assert!(done.await.is_ok(), "no {what}: {:?}", self.shown());
     }
 
-    async fn ends(mut self) -> (Option<i32>, String) {
+    /// Waits for the end of the command, which must have this exit code. Returns everything that it has shown.
+    async fn ends(mut self, code: i32) -> String {
         let status = within("the end of the dialogue", DEADLINE, self.child.wait()).await;
         let status = status.expect("waiting for an own child works");
         // The pipe is closed, so everything was read.
         while self._reader.join_next().await.is_some() {}
-        (status.code(), self.shown())
+        let shown = self.shown();
+        assert_eq!(status.code(), Some(code), "{shown}");
+        shown
     }
 }
 
@@ -303,16 +271,9 @@ const CTRL_D: &str = "\u{4}";
 /// Ctrl-C, a real SIGINT from a terminal, cancels a turn including the server's call. The conversation then continues.
 #[tokio::test]
 async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
-    let mut working = asks(&[(
-        "t1",
-        "slow",
-        json!({ "ms": 600_000, "why": "x".repeat(200) }),
-    )]);
-    let text = json!({ "text": "Work\u{1b}]0;owned\u{7}ing" });
-    working["reply"]["blocks"]
-        .as_array_mut()
-        .expect("blocks")
-        .insert(0, text);
+    let arguments = json!({ "ms": 600_000, "why": "x".repeat(200) });
+    let mut working = asks(&[("t1", "slow", arguments)]);
+    insert_text(&mut working, "Work\u{1b}]0;owned\u{7}ing");
     let back = expecting(says("Welcome back."), json!({ "last_text": "Go on" }));
     let llm = Llm::start(&turns(&[working, back])).await;
     let gateway = gateway(&llm, "").await;
@@ -334,28 +295,18 @@ async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     let messages = &requests[1]["body"]["messages"];
     assert_eq!(messages[0]["content"][0]["text"], "Begin", "{messages}");
     let result = &messages[2]["content"][0];
-    assert_eq!(
-        (&result["tool_use_id"], &result["is_error"]),
-        (&json!("t1"), &json!(true)),
-        "{messages}"
-    );
+    assert_eq!(result["tool_use_id"], "t1", "{messages}");
+    assert_eq!(result["is_error"], true, "{messages}");
     assert!(result.to_string().contains("cancelled"), "{messages}");
 
     terminal.shows("> ", 4).await;
     terminal.types(CTRL_D).await;
-    let (code, shown) = terminal.ends().await;
-    assert_eq!(code, Some(0), "{shown}");
-    assert!(
-        shown.contains("to continue: toolwharf chat --conversation"),
-        "{shown}"
-    );
+    let shown = terminal.ends(0).await;
+    holds(&shown, &["to continue: toolwharf chat --conversation"]);
     // Model output cannot control the terminal. Our own text is dimmed, and call lines are cut to 60 columns.
-    assert!(
-        shown.contains("Work\u{fffd}]0;owned\u{fffd}ing"),
-        "{shown:?}"
-    );
+    let safe = "Work\u{fffd}]0;owned\u{fffd}ing";
+    holds(&shown, &[safe, "\u{1b}[2m→ slow"]);
     assert!(!shown.contains("\u{1b}]"), "{shown:?}");
-    assert!(shown.contains("\u{1b}[2m→ slow"), "{shown:?}");
     let line = shown.lines().find(|line| line.contains("→ slow"));
     let line = line.expect("it was shown").trim_end();
     let line = line.strip_prefix("\u{1b}[2m").expect("dimmed");
@@ -382,8 +333,7 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     terminal.shows("Hello.", 1).await;
     terminal.shows("> ", 3).await;
     terminal.types(CTRL_C).await;
-    let (code, shown) = terminal.ends().await;
-    assert_eq!(code, Some(0), "{shown}");
+    let shown = terminal.ends(0).await;
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
 
     let own = told(&gateway, "/conversations").await;
@@ -392,11 +342,10 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     again.shows("continuing: Hi", 1).await;
     again.shows("> ", 1).await;
     again.types(CTRL_D).await;
-    assert_eq!(again.ends().await.0, Some(0));
+    again.ends(0).await;
     let wrong = Terminal::run(&gateway, "chat --conversation none", &[]);
-    let (code, shown) = wrong.ends().await;
-    assert_eq!(code, Some(1), "{shown}");
-    assert!(shown.contains("`toolwharf conversation ls`"), "{shown}");
+    let shown = wrong.ends(1).await;
+    holds(&shown, &["`toolwharf conversation ls`"]);
     assert!(!shown.contains("> "), "{shown}");
 }
 
@@ -407,25 +356,28 @@ async fn a_project_has_conversations_of_its_own() {
     let show = asks(&[("t1", "display_recipe", recipe)]);
     let llm = Llm::start(&turns(&[show, says("There.")])).await;
     let gateway = gateway(&llm, "native = [\"display_recipe\"]\n").await;
-    let made = crate::common::chat::ask(&gateway, "PUT", "/projects/p", &json!({})).await;
-    assert!(made.status.is_success(), "{}", made.text());
+    ok(&gateway, "project add p", "").await;
     let said = on(&gateway, "chat --project p Soup").await;
     let said = said.code(0).says(" --project p");
     assert_eq!(
         said.out, "title: Soup\ningredients:\n  - 3 leeks\nsteps:\n  - Cook.\nThere.\n",
         "{said:?}"
     );
-    let listed = on(&gateway, "conversation ls --project p").await;
-    assert!(listed.code(0).out.contains("Soup"));
     let own = told(&gateway, "/conversations?project=p").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
     let get = format!("conversation get {id}");
-    let got = on(&gateway, &format!("{get} --project p")).await.code(0);
-    assert!(got.out.starts_with("> Soup\n→ display_recipe "), "{got:?}");
-    let got = on(&gateway, &get).await.code(1);
-    got.says("there is no conversation").says("--project");
-    let line = format!("chat --conversation {id} Hi");
-    fails(&gateway, &line, 1, "--project").await;
+    let got = ok(&gateway, &format!("{get} --project p"), "").await;
+    assert!(got.starts_with("> Soup\n→ display_recipe "), "{got:?}");
+    let text = format!(
+        "
+        $ conversation ls --project p
+        | Soup
+        1$ {get} # there is no conversation
+        # --project
+        1$ chat --conversation {id} Hi # --project
+        "
+    );
+    transcript(&gateway, &text).await;
 }
 
 /// A gateway that exits during a turn is reported.
@@ -445,11 +397,10 @@ async fn a_gateway_that_dies_in_mid_turn_is_told_of() {
     .await;
 }
 
-/// A chat beyond the limit is refused at once. After one has ended, the next is accepted.
+/// A chat beyond the limit is refused at once. When a running chat has ended, the next one is accepted.
 #[tokio::test]
 async fn no_more_chats_at_a_time_than_the_settings_allow() {
-    let stalls = json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } });
-    let llm = Llm::start(&turns(&[stalls, says("Hello.")])).await;
+    let llm = Llm::start(&turns(&[stalls(), says("Hello.")])).await;
     let gateway = gateway(&llm, "max_chats = 1\n").await;
     let message = json!({ "message": "Wait" });
     let mut begun = begin(&gateway, "POST", "/chat", &message).await;
@@ -458,17 +409,15 @@ async fn no_more_chats_at_a_time_than_the_settings_allow() {
             break;
         }
     }
-    let refused = crate::common::chat::ask(&gateway, "POST", "/chat", &message).await;
+    let refused = ask(&gateway, "POST", "/chat", &message).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(refused.header("retry-after").is_some());
     assert!(refused.text().contains("`max_chats`"), "{}", refused.text());
     // The refused chat has left no conversation.
     let kept = told(&gateway, "/conversations").await;
     assert_eq!(kept["conversations"].as_array().map(Vec::len), Some(1));
-    on(&gateway, "chat Hi")
-        .await
-        .code(1)
-        .says("the limit of chats at a time (1) is reached");
+    let limit = "the limit of chats at a time (1) is reached";
+    fails(&gateway, "chat Hi", 1, limit).await;
     drop(begun);
     let what = "the end of the first chat";
     wait_for(what, Duration::from_secs(15), async || {

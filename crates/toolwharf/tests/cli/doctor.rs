@@ -2,24 +2,28 @@
 
 use std::path::Path;
 
+use super::support::scripted;
 use crate::common::{
     Gateway, Setup,
     cli::Said,
+    holds,
     shell::{json_of, ok, on},
 };
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, wait_for};
 
-async fn doctor(gateway: &Gateway) -> Said {
-    on(
-        gateway,
-        "doctor --config mcp.json --config toolwharf.toml -o json",
-    )
-    .await
+const DOCTOR: &str = "doctor --config mcp.json --config toolwharf.toml -o json";
+
+/// Runs `doctor`, which must find this number of problems. Returns its output.
+async fn problems(gateway: &Gateway, count: u64) -> Said {
+    let said = on(gateway, DOCTOR).await.code(i32::from(count > 0));
+    assert_eq!(said.json()["problems"], count, "{said:?}");
+    said
 }
 
-/// The findings about `of` that are not `ok`.
-fn problems(report: &Value, of: &str) -> Vec<String> {
+/// Returns the findings about `of` whose level is not `ok`.
+fn found(said: &Said, of: &str) -> Vec<String> {
+    let report = said.json();
     let findings = report["findings"].as_array().expect("findings");
     let of = format!("`{of}`");
     let text = |finding: &Value| finding["what"].as_str().unwrap_or_default().to_owned();
@@ -30,29 +34,20 @@ fn problems(report: &Value, of: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_hosted_server_that_does_not_come_up_is_a_problem() {
     let gateway = Setup::new().serve().await;
-    let scripted = Bin::path("testkit-scripted").display().to_string();
-    ok(&gateway, &format!("add good --sandbox -- {scripted}"), "").await;
-    let said = doctor(&gateway).await.code(0);
+    let add =
+        |name: &str, options: &str| format!("add {name} --sandbox -- {} {options}", scripted());
+    ok(&gateway, &add("good", ""), "").await;
+    let said = problems(&gateway, 0).await;
     assert!(said.out.contains("server `good` is running"), "{said:?}");
     let options = "--exit-at-start --stderr-at-start 'no licence'";
-    on(
-        &gateway,
-        &format!("add bad --sandbox -- {scripted} {options}"),
-    )
-    .await;
+    on(&gateway, &add("bad", options)).await;
     wait_for("its backoff", DEADLINE, async || {
         json_of(&gateway, "get bad").await["status"] == "backoff"
     })
     .await;
-    let said = doctor(&gateway).await.code(1);
-    let report = said.json();
-    assert_eq!(report["problems"], 1, "{said:?}");
-    let own = problems(&report, "bad");
-    assert_eq!(own.len(), 1, "{said:?}");
-    assert!(
-        own[0].contains("exit code 5") && own[0].contains("| no licence"),
-        "{own:?}"
-    );
+    let own = found(&problems(&gateway, 1).await, "bad");
+    assert_eq!(own.len(), 1, "{own:?}");
+    holds(&own[0], &["exit code 5", "| no licence"]);
 }
 
 #[tokio::test]
@@ -64,48 +59,32 @@ async fn a_missing_command_is_one_problem() {
         .serve()
         .await;
     gateway.up("one").await;
-    let said = doctor(&gateway).await.code(1);
-    let report = said.json();
-    assert_eq!(report["problems"], 2, "{said:?}");
+    let said = problems(&gateway, 2).await;
     for server in ["gone", "path"] {
-        assert_eq!(problems(&report, server).len(), 1, "{server}: {said:?}");
+        assert_eq!(found(&said, server).len(), 1, "{server}: {said:?}");
     }
     assert!(said.out.contains("not in PATH"), "{said:?}");
 }
 
-/// The running gateway's view counts: it may find programs that this shell does not.
+/// `doctor` reports the programs and variables that the running gateway finds, not those of the shell that runs
+/// `doctor`.
 #[tokio::test]
-async fn what_runs_is_no_problem() {
+async fn programs_and_variables_are_those_of_the_gateway() {
     let bin = Bin::path("testkit-scripted");
     let folder = bin.parent().map(Path::to_owned).unwrap_or_default();
     let path = std::env::var("PATH").unwrap_or_default();
+    let entry = |key: &str| json!({ "command": "testkit-scripted", "env": { "KEY": key } });
     let gateway = Setup::new()
         .env("PATH", &format!("{}:{path}", folder.display()))
-        .server("one", json!({ "command": "testkit-scripted" }))
-        .serve()
-        .await;
-    gateway.up("one").await;
-    let said = doctor(&gateway).await.code(0);
-    assert_eq!(said.json()["problems"], 0, "{said:?}");
-}
-
-/// Variables are taken from the gateway's environment, not from the shell that runs `doctor`.
-#[tokio::test]
-async fn variables_are_those_of_the_gateway() {
-    let bin = Bin::path("testkit-scripted");
-    let entry = |key: &str| json!({ "command": bin, "env": { "KEY": key } });
-    let gateway = Setup::new()
         .env("ITS_OWN", "1")
         .server("one", entry("${ITS_OWN}"))
-        .serve()
+        .connected()
         .await;
-    gateway.up("one").await;
-    let said = doctor(&gateway).await.code(0);
-    assert_eq!(said.json()["problems"], 0, "{said:?}");
+    problems(&gateway, 0).await;
     let servers = json!({ "mcpServers": { "one": entry("${NOBODYS}") } }).to_string();
     std::fs::write(gateway.folder().join("mcp.json"), servers).expect("a file");
-    let said = doctor(&gateway).await.code(1);
-    assert_eq!(problems(&said.json(), "NOBODYS").len(), 1, "{said:?}");
+    let said = on(&gateway, DOCTOR).await.code(1);
+    assert_eq!(found(&said, "NOBODYS").len(), 1, "{said:?}");
 }
 
 #[tokio::test]
@@ -114,9 +93,7 @@ async fn a_gateway_with_other_files_is_named() {
     std::fs::write(gateway.folder().join("other.json"), r#"{"mcpServers":{}}"#).expect("a file");
     let said = on(&gateway, "doctor --config other.json").await.code(1);
     let pid = gateway.process.pid().to_string();
-    for part in [&*gateway.url, &*pid, "mcp.json", "--config"] {
-        assert!(said.out.contains(part), "{part}: {said:?}");
-    }
+    holds(&said.out, &[&gateway.url, &pid, "mcp.json", "--config"]);
 }
 
 #[tokio::test]
@@ -130,27 +107,21 @@ async fn a_secret_in_the_file_is_named_with_the_way_out() {
         .server("local", run)
         .serve()
         .await;
-    let said = doctor(&gateway).await;
+    let said = on(&gateway, DOCTOR).await;
     let text = said.json().to_string();
     assert!(!text.contains("hidden"), "{text}");
-    let report = said.json();
     let fields = |of: &str| {
-        let found = problems(&report, of);
-        let found = found.iter().filter(|what| what.contains("plain text"));
-        let mut fields: Vec<String> = found
-            .filter_map(|what| Some(what.split('`').nth(1)?.to_owned()))
-            .collect();
+        let found = found(&said, of).into_iter();
+        let found = found.filter(|what| what.contains("plain text"));
+        let fields = found.filter_map(|what| Some(what.split('`').nth(1)?.to_owned()));
+        let mut fields: Vec<String> = fields.collect();
         fields.sort();
         fields
     };
     assert_eq!(fields("web"), ["headers.Authorization"]);
     assert_eq!(fields("local"), ["args.0", "env.API_TOKEN"]);
-    for part in [
-        "${API_TOKEN}",
-        "toolwharf secret set API_TOKEN --project",
-        "toolwharf secret set WEB_AUTHORIZATION --project",
-        "toolwharf secret set LOCAL_API_KEY --project",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
+    for name in ["API_TOKEN", "WEB_AUTHORIZATION", "LOCAL_API_KEY"] {
+        let set = format!("toolwharf secret set {name} --project");
+        holds(&text, &["${API_TOKEN}", &set]);
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::support::{read, scripted};
 use crate::common::{
-    Setup,
+    Setup, holds,
     shell::{Home, on_with},
 };
 
@@ -15,11 +15,11 @@ async fn without_arguments_it_explains_itself() {
     for verb in ["serve", "stdio", "add", "import", "doctor", "completions"] {
         assert!(said.err.contains(verb), "{said:?}");
     }
-    home.run("nonsense").await.code(2).says("nonsense");
-    home.run("rm a/b").await.code(2).says("`/`");
+    home.transcript("2$ nonsense # nonsense\n2$ rm a/b # `/`")
+        .await;
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        let said = home.run(&format!("completions {shell}")).await.code(0);
-        assert!(said.out.contains("toolwharf"), "{shell}");
+        let text = format!("$ completions {shell}\n| toolwharf");
+        home.transcript(&text).await;
     }
 }
 
@@ -27,24 +27,20 @@ async fn without_arguments_it_explains_itself() {
 async fn without_a_gateway_the_files_are_edited() {
     let home = Home::new();
     let scripted = scripted();
-    home.run("ls").await.code(0).says("no servers yet");
-    home.run(&format!("add first -- {scripted} --name x"))
-        .await
-        .code(0)
-        .says("no gateway is running: added `first`");
-    home.run("add -e KEY=sesame second uvx -y").await.code(0);
-    let url = "https://user:sesame@example.com/mcp?key=sesame";
-    home.run(&format!("add third --header 'X-Key: sesame' {url}"))
-        .await
-        .code(0);
-    let entry = r#"{"command": "x", "future": {"a": 1}}"#;
-    home.run(&format!("add --json fourth '{entry}'"))
-        .await
-        .code(0);
-    home.run("add second uvx").await.code(1).says("--force");
-    home.run("add --force fourth y").await.code(0);
-    home.run("disable second").await.code(0);
-    home.run("disable first/echo").await.code(0);
+    let text = format!(
+        "
+        $ ls # no servers yet
+        $ add first -- {scripted} --name x # no gateway is running: added `first`
+        $ add -e KEY=sesame second uvx -y
+        $ add third --header 'X-Key: sesame' https://user:sesame@example.com/mcp?key=sesame
+        $ add --json fourth '{{\"command\": \"x\", \"future\": {{\"a\": 1}}}}'
+        1$ add second uvx # --force
+        $ add --force fourth y
+        $ disable second
+        $ disable first/echo
+        "
+    );
+    home.transcript(&text).await;
 
     let said = home.run("ls").await.code(0);
     let table = said.out.replace(&scripted, "[scripted]");
@@ -60,44 +56,42 @@ async fn without_a_gateway_the_files_are_edited() {
     assert_eq!(rows["servers"][1]["enabled"], false);
     let first = home.run("get first -o json").await.code(0);
     assert_eq!(first.json()["disabled_tools"], json!(["echo"]));
-    let third = home.run("get third").await.code(0);
-    assert!(third.out.contains("X-Key"), "{third:?}");
-    for verb in ["ls", "ls -o json", "get second", "get third"] {
-        let said = home.run(verb).await;
-        assert!(!format!("{said:?}").contains("sesame"), "{said:?}");
-    }
-
     home.transcript(
         "
+        $ get third
+        | X-Key
+        ! sesame
+        $ get second
+        ! sesame
+        $ ls
+        ! sesame
+        $ ls -o json
+        ! sesame
         1$ get frist # did you mean `first`?
         $ enable second
         $ enable first/echo
         $ rm third
         1$ rm third # no server `third`
         1$ disable third # no server `third`
+        1$ tools ls # toolwharf serve
+        1$ logs first # toolwharf serve
         ",
     )
     .await;
     let written: Value = serde_json::from_str(&read(&home.servers())).expect("JSON");
-    let names: Vec<&String> = written["mcpServers"]
-        .as_object()
-        .expect("servers")
-        .keys()
-        .collect();
-    assert_eq!(names, ["first", "second", "fourth"]);
-    assert_eq!(written["mcpServers"]["fourth"], json!({"command": "y"}));
-    home.run("tools ls").await.code(1).says("toolwharf serve");
-    home.run("logs first").await.code(1).says("toolwharf serve");
+    let servers = written["mcpServers"].as_object().expect("servers");
+    assert!(
+        servers.keys().eq(["first", "second", "fourth"]),
+        "{servers:?}"
+    );
+    assert_eq!(servers["fourth"], json!({"command": "y"}));
 }
 
 /// Normalizes a table by removing its column widths.
 fn regular(table: &str) -> String {
     let line = |line: &str| {
-        let cells: Vec<&str> = line
-            .split("  ")
-            .map(str::trim)
-            .filter(|c| !c.is_empty())
-            .collect();
+        let cells = line.split("  ").map(str::trim);
+        let cells: Vec<&str> = cells.filter(|cell| !cell.is_empty()).collect();
         cells.join(" | ")
     };
     table.lines().map(line).collect::<Vec<_>>().join("\n")
@@ -120,50 +114,37 @@ async fn comments_survive_and_a_bad_edit_changes_nothing() {
     let home = Home::new();
     let file = home.write("servers.jsonc", COMMENTED);
     let config = file.to_str().expect("UTF-8");
-    let run = async |line: &str| home.run(&format!("--config {config} {line}")).await;
-    for (line, code, word) in [
-        ("add old z", 1, "already"),
-        ("add a/b z", 2, "a/b"),
-        ("add new z ${SURELY_NOT_SET}", 1, "SURELY_NOT_SET"),
-        ("add --json new {", 2, "JSON"),
-        ("add --json new {}", 1, "command"),
-        (
-            r#"add --json new {"command":"x","type":"pigeon"}"#,
-            1,
-            "pigeon",
-        ),
-        (
-            r#"add --json new {"command":"x","timeout":"soon"}"#,
-            1,
-            "timeout",
-        ),
-        ("add -e sesame new z", 2, "KEY=VALUE"),
-        ("rm none", 1, "none"),
-        ("enable none", 1, "none"),
-        ("disable none/x", 1, "none"),
+    let run = async |text: &str| {
+        let text = text.replace("$ ", &format!("$ --config {config} "));
+        home.transcript(&text).await;
+    };
+    for step in [
+        "1$ add old z # already",
+        "2$ add a/b z # a/b",
+        "1$ add new z ${SURELY_NOT_SET} # SURELY_NOT_SET",
+        "2$ add --json new { # JSON",
+        "1$ add --json new {} # command",
+        r#"1$ add --json new {"command":"x","type":"pigeon"} # pigeon"#,
+        r#"1$ add --json new {"command":"x","timeout":"soon"} # timeout"#,
+        "2$ add -e sesame new z # KEY=VALUE",
+        "1$ rm none # none",
+        "1$ enable none # none",
+        "1$ disable none/x # none",
     ] {
-        let said = run(line).await.code(code).says(word);
-        assert!(!said.err.contains("sesame"), "{said:?}");
-        assert_eq!(read(&file), COMMENTED, "{line}");
+        run(&format!("{step}\n! sesame")).await;
+        assert_eq!(read(&file), COMMENTED, "{step}");
     }
-    run("add new z").await.code(0);
-    run("disable other").await.code(0);
-    run("disable old/tool").await.code(0);
-    run("rm new").await.code(0);
-    let text = read(&file);
-    for kept in [
+    run("$ add new z\n$ disable other\n$ disable old/tool\n$ rm new").await;
+    let kept = [
         "// Mine, do not touch.",
         "// the good one",
         "/* and another */",
-        "\"mine\": 1",
-        "\"theirs\": true",
-    ] {
-        assert!(text.contains(kept), "{kept}: {text}");
-    }
+    ];
+    holds(&read(&file), &kept);
+    holds(&read(&file), &["\"mine\": 1", "\"theirs\": true"]);
 
     std::fs::write(&file, "{ broken").expect("a file");
-    run("add new z").await.code(1).says("invalid JSON");
-    run("ls").await.code(1).says("servers.jsonc:1:");
+    run("1$ add new z # invalid JSON\n1$ ls # servers.jsonc:1:").await;
     assert_eq!(read(&file), "{ broken");
 }
 
@@ -180,9 +161,8 @@ async fn import_merges_what_clients_have() {
         }
     }"#;
     home.write("client.json", text);
-    home.run("add remote https://other.example.com/mcp")
-        .await
-        .code(0);
+    home.transcript("$ add remote https://other.example.com/mcp")
+        .await;
     let said = home.run("import client.json").await.code(1);
     insta::assert_snapshot!(regular(&said.out), @r"
     NAME | RESULT | NOTE
@@ -193,20 +173,13 @@ async fn import_merges_what_clients_have() {
     ");
     let said = home.run("import client.json -o json").await.code(1);
     assert_eq!(said.json()["unchanged"], json!(["git", "unset"]));
-    home.run("import cursor")
-        .await
-        .code(1)
-        .says(".cursor/mcp.json");
-    home.write(
-        ".cursor/mcp.json",
-        r#"{"mcpServers": {"mine": {"command": "z"}}}"#,
-    );
-    home.run("import cursor").await.code(0).says("1 added");
-    home.run("import none.json").await.code(1).says("none.json");
-    home.run_with("import -", "{")
-        .await
-        .code(1)
-        .says("invalid JSON");
+    let text = "1$ import cursor # .cursor/mcp.json\n1$ import none.json # none.json";
+    home.transcript(text).await;
+    let entry = r#"{"mcpServers": {"mine": {"command": "z"}}}"#;
+    home.write(".cursor/mcp.json", entry);
+    home.transcript("$ import cursor # 1 added").await;
+    let said = home.run_with("import -", "{").await;
+    said.code(1).says("invalid JSON");
 
     let gateway = Setup::new().scripted("one", &[]).serve().await;
     let entry = json!({"mcpServers": {"new": {"command": scripted()}, "one": {"command": "x"}}});

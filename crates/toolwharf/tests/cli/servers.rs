@@ -4,7 +4,8 @@ use std::process::Stdio;
 
 use crate::common::{
     Gateway, Setup, cli,
-    shell::{at, fails, json_of, ok, on},
+    shell::{at, json_of, ok, transcript},
+    with_one,
 };
 use serde_json::Value;
 use testkit::{Bin, DEADLINE, wait_for, within};
@@ -32,12 +33,28 @@ async fn each_verb_once() {
     let said = cli::said(added, "").await.code(0).says("under process");
     assert_eq!(said.out, "", "only JSON output goes to stdout");
 
-    let table = ok(&gateway, "ls", "").await;
-    assert!(
-        table.contains("NAME") && table.contains("one") && table.contains("running"),
-        "{table}"
-    );
-    assert!(!table.contains("PROJECT"), "{table}");
+    // The value came from the environment and is passed only to the server.
+    transcript(
+        &gateway,
+        "
+        $ ls
+        | NAME
+        | one
+        | running
+        ! PROJECT
+        $ get one
+        | state            running
+        | sandbox          process
+        | limits           0.25 cores, 64 MiB of memory
+        | volumes          /data
+        | variables        CANARY, PLAIN
+        | network          none
+        ! kept-out-of-sight
+        $ get one -o json
+        ! kept-out-of-sight
+        ",
+    )
+    .await;
     let listed = json_of(&gateway, "ls").await;
     let listed = listed["servers"].as_array();
     assert_eq!(listed.map(Vec::len), Some(1), "{listed:?}");
@@ -48,120 +65,99 @@ async fn each_verb_once() {
     assert_eq!(shown["resource_limits"]["cpu"], 0.25, "{shown}");
     assert_eq!(shown["max_concurrency"], 3, "{shown}");
     assert_eq!(shown["call_timeout_ms"], 20_000, "{shown}");
-    let fields = ok(&gateway, "get one", "").await;
-    for says in [
-        "state            running",
-        "sandbox          process",
-        "limits           0.25 cores, 64 MiB of memory",
-        "volumes          /data",
-        "variables        CANARY, PLAIN",
-        "network          none",
-    ] {
-        assert!(fields.contains(says), "{says:?}: {fields}");
-    }
-    // The value came from the environment and is passed only to the server.
-    assert!(!fields.contains("kept-out-of-sight"), "{fields}");
-    assert!(!shown.to_string().contains("kept-out-of-sight"), "{shown}");
-
     let tools = json_of(&gateway, "call one tools/list").await;
-    assert!(
-        tools["tools"]
-            .as_array()
-            .is_some_and(|tools| tools.len() > 1),
-        "{tools}"
-    );
-    let called = ok(
+    let tools = tools["tools"].as_array();
+    assert!(tools.is_some_and(|tools| tools.len() > 1), "{tools:?}");
+    transcript(
         &gateway,
-        r#"call one tools/call {"name":"echo","arguments":{"n":12345678901234567890}} --timeout 10 -o json"#,
-        "",
+        r#"
+        $ call one tools/call {"name":"echo","arguments":{"n":12345678901234567890}} --timeout 10 -o json
+        | 12345678901234567890
+        1$ call one no/such # -32601
+        2$ call one tools/list [] # not a JSON object
+        2$ call one tools/list { # JSON
+        1$ call none tools/list # no server `none`
+        $ logs one --lines 5
+        | hello
+        $ stop one # `toolwharf start one`
+        1$ call one tools/list # stopped
+        $ start one # connected:
+        $ restart one # connected:
+        "#,
     )
     .await;
-    assert!(called.contains("12345678901234567890"), "{called}");
-    fails(&gateway, "call one no/such", 1, "-32601").await;
-    fails(&gateway, "call one tools/list []", 2, "not a JSON object").await;
-    fails(&gateway, "call one tools/list {", 2, "JSON").await;
-    fails(&gateway, "call none tools/list", 1, "no server `none`").await;
-
-    let logs = ok(&gateway, "logs one --lines 5", "").await;
-    assert!(logs.contains("hello"), "{logs}");
-    ok(&gateway, "stop one", "`toolwharf start one`").await;
-    fails(&gateway, "call one tools/list", 1, "stopped").await;
-    ok(&gateway, "start one", "connected: ").await;
-    ok(&gateway, "restart one", "connected: ").await;
     let events = ok(&gateway, "events one", "").await;
-    assert!(
-        events.starts_with("TIME") && events.contains("stopped"),
-        "{events}"
-    );
+    assert!(events.starts_with("TIME"), "{events}");
+    assert!(events.contains("stopped"), "{events}");
     let events = json_of(&gateway, "events one -n 1").await;
     assert_eq!(events.as_array().map(Vec::len), Some(1), "{events}");
 
     let line = scripted("--name one --stderr-at-start anew");
-    let again = format!("add one --memory 96M --heartbeat 7 --volume /data {line}");
-    fails(&gateway, &again, 1, "--force").await;
-    let again = again.replace("add one", "add one --force");
-    ok(&gateway, &again, "added `one`").await;
+    let again = format!("--memory 96M --heartbeat 7 --volume /data {line}");
+    let text = format!("1$ add one {again} # --force\n$ add one --force {again} # added `one`");
+    transcript(&gateway, &text).await;
     let replaced = json_of(&gateway, "get one").await;
     assert_eq!(replaced["resource_limits"]["memory"], 96 << 20);
     assert_eq!(replaced["restart_policy"], Value::Null, "{replaced}");
     assert_eq!(replaced["environment"].as_array().map(Vec::len), Some(0));
-    let logs = ok(&gateway, "logs one", "").await;
-    assert!(logs.contains("anew"), "{logs}");
-
-    ok(&gateway, "disable one", "disabled `one`").await;
-    fails(&gateway, "start one", 1, "`toolwharf enable one`").await;
-    ok(&gateway, "enable one", "connected: ").await;
-    ok(&gateway, "rm one", "removed `one` from ").await;
-    fails(&gateway, "get one", 1, "no server `one`").await;
-    fails(&gateway, "rm one", 1, "no server `one`").await;
+    transcript(
+        &gateway,
+        "
+        $ logs one
+        | anew
+        $ disable one # disabled `one`
+        1$ start one # `toolwharf enable one`
+        $ enable one # connected:
+        $ rm one # removed `one` from
+        1$ get one # no server `one`
+        1$ rm one # no server `one`
+        ",
+    )
+    .await;
 }
 
-/// The same commands with `--project`, and without it if only one server has the name.
+/// The same commands work with `--project`, and without it if only one server has the name.
 #[tokio::test]
 async fn each_verb_in_a_project() {
     let gateway = Setup::new().serve().await;
-    for project in ["shop", "lab"] {
-        ok(&gateway, &format!("project add {project}"), "").await;
-    }
     let line = scripted("--stderr-at-start hello");
-    let add = format!("add one --project shop --sandbox {line}");
-    ok(&gateway, &add, "added `one` of project `shop`").await;
-    let table = ok(&gateway, "ls", "").await;
-    assert!(
-        table.contains("PROJECT") && table.contains("shop"),
-        "{table}"
-    );
-    for verb in ["start", "stop", "restart"] {
-        ok(&gateway, &format!("{verb} one --project shop"), "").await;
-    }
-    ok(&gateway, "get one", "").await;
-    let called = r#"call one tools/call {"name":"echo","arguments":{}} -o json"#;
-    ok(&gateway, called, "").await;
-    for verb in ["logs", "events", "get"] {
-        let said = ok(&gateway, &format!("{verb} one --project shop"), "").await;
-        assert!(said.contains("hello") || verb != "logs", "{said}");
-        fails(
-            &gateway,
-            &format!("{verb} one --project lab"),
-            1,
-            "no server `one`",
-        )
-        .await;
-    }
     // A name that exists in two projects is ambiguous unless the project is given.
-    ok(&gateway, &add.replace("shop", "lab"), "of project `lab`").await;
-    let said = on(&gateway, "get one").await;
-    said.ends("get one", 1, &["(shop)", "(lab)"]);
+    let text = format!(
+        r#"
+        $ project add shop
+        $ project add lab
+        $ add one --project shop --sandbox {line} # added `one` of project `shop`
+        $ ls
+        | PROJECT
+        | shop
+        $ start one --project shop
+        $ stop one --project shop
+        $ restart one --project shop
+        $ get one
+        $ call one tools/call {{"name":"echo","arguments":{{}}}} -o json
+        $ logs one --project shop
+        | hello
+        $ events one --project shop
+        $ get one --project shop
+        1$ logs one --project lab # no server `one`
+        1$ events one --project lab # no server `one`
+        1$ get one --project lab # no server `one`
+        $ add one --project lab --sandbox {line} # of project `lab`
+        1$ get one # (shop)
+        # (lab)
+        "#
+    );
+    transcript(&gateway, &text).await;
     let shown = json_of(&gateway, "get one --project lab").await;
     let id = shown["id"].as_str().expect("an id");
-    ok(
-        &gateway,
-        &format!("rm {id}"),
-        "removed `one` of project `lab`",
-    )
-    .await;
-    ok(&gateway, "rm one", "removed `one` of project `shop`").await;
-    ok(&gateway, "ls", "there are no servers yet").await;
+    let text = format!(
+        "
+        $ rm {id} # removed `one` of project `lab`
+        $ rm one # removed `one` of project `shop`
+        $ ls # there are no servers yet
+        "
+    );
+    transcript(&gateway, &text).await;
 }
 
 #[tokio::test]
@@ -184,7 +180,7 @@ async fn logs_are_followed_over_a_restart() {
     };
     assert!(line().await.contains("hello"));
     ok(&gateway, "restart one", "connected: ").await;
-    // Output from before the restart, if any, is not the greeting.
+    // Skips output from before the restart, which does not contain the greeting.
     while !line().await.contains("hello") {}
     following.start_kill().expect("it still runs");
 }
@@ -192,63 +188,45 @@ async fn logs_are_followed_over_a_restart() {
 #[tokio::test]
 async fn mistakes_are_told() {
     let gateway = Setup::new().serve().await;
-    for (line, code, says) in [
-        ("add one", 2, &["COMMAND"][..]),
-        ("add a/b -- x", 2, &["a/b"]),
-        (
-            "add one --env NOT_SET_HERE -- x",
-            2,
-            &["--env NOT_SET_HERE", "export it"],
-        ),
-        ("add one --env A=1 --env A=2 -- x", 2, &["twice"]),
-        (
-            "add one --memory 1 --cpu 0 --pids 0 -- x",
-            1,
-            &["`sandbox.cpu`", "`sandbox.memory`", "`sandbox.pids`"],
-        ),
-        (
-            "add one --disk lots -- x",
-            1,
-            &["`sandbox.disk`", "\"512MiB\""],
-        ),
-        (
-            "add one --volume /data --volume /../etc -- x",
-            1,
-            &["`volumes.1`"],
-        ),
-        (
-            "add one --mount /root -- x",
-            1,
-            &["`mounts.0`", "HOST:PATH"],
-        ),
-        ("add one --network a_b/c -- x", 1, &["`network.0`"]),
-        ("add one --sandbox=docker -- x", 2, &["gvisor, firecracker"]),
-        (
-            "add one --sandbox=process --image i",
-            1,
-            &["`sandbox`", "run images"],
-        ),
-        (
-            "add one --sandbox=gvisor -- x",
-            1,
-            &["`sandbox`", "run images"],
-        ),
-        ("add one --restart sometimes -- x", 2, &["on-failure"]),
-        ("add one --port 0 -- x", 2, &["--port"]),
-        ("add one --port 8080:x -- x", 2, &["--port", "HOST:9000"]),
-        ("add one --path /x -- x", 2, &["--port"]),
-        ("add one --max-concurrency 0 -- x", 1, &["maxConcurrency"]),
-        ("add one --timeout 0 -- x", 2, &["--timeout"]),
-        ("add one --project none -- x", 1, &["no project `none`"]),
-        ("add one --memory 1G https://x.test", 2, &["--sandbox"]),
-        ("get none", 1, &["no server `none`"]),
-        ("restart none", 1, &["no server `none`"]),
-        ("logs none", 1, &["no server `none`"]),
-        ("events none", 1, &["no server `none`"]),
-    ] {
-        on(&gateway, line).await.ends(line, code, says);
-    }
-    ok(&gateway, "ls", "there are no servers yet").await;
+    transcript(
+        &gateway,
+        "
+        2$ add one # COMMAND
+        2$ add a/b -- x # a/b
+        2$ add one --env NOT_SET_HERE -- x # --env NOT_SET_HERE
+        # export it
+        2$ add one --env A=1 --env A=2 -- x # twice
+        1$ add one --memory 1 --cpu 0 --pids 0 -- x # `sandbox.cpu`
+        # `sandbox.memory`
+        # `sandbox.pids`
+        1$ add one --disk lots -- x # `sandbox.disk`
+        # \"512MiB\"
+        1$ add one --volume /data --volume /../etc -- x # `volumes.1`
+        1$ add one --mount /root -- x # `mounts.0`
+        # HOST:PATH
+        1$ add one --network a_b/c -- x # `network.0`
+        2$ add one --sandbox=docker -- x # gvisor, firecracker
+        1$ add one --sandbox=process --image i # `sandbox`
+        # run images
+        1$ add one --sandbox=gvisor -- x # `sandbox`
+        # run images
+        2$ add one --restart sometimes -- x # on-failure
+        2$ add one --port 0 -- x # --port
+        2$ add one --port 8080:x -- x # --port
+        # HOST:9000
+        2$ add one --path /x -- x # --port
+        1$ add one --max-concurrency 0 -- x # maxConcurrency
+        2$ add one --timeout 0 -- x # --timeout
+        1$ add one --project none -- x # no project `none`
+        2$ add one --memory 1G https://x.test # --sandbox
+        1$ get none # no server `none`
+        1$ restart none # no server `none`
+        1$ logs none # no server `none`
+        1$ events none # no server `none`
+        $ ls # there are no servers yet
+        ",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -279,19 +257,13 @@ async fn completed(gateway: &Gateway, words: &str) -> String {
         .env("HOME", gateway.folder())
         .env("TOOLWHARF_URL", &gateway.url)
         .env("TOOLWHARF_TOKEN", gateway.token());
-    let said = within("bash", DEADLINE, bash.output())
-        .await
-        .expect("bash runs");
-    String::from_utf8(said.stdout).expect("UTF-8")
+    let said = within("bash", DEADLINE, bash.output()).await;
+    String::from_utf8(said.expect("bash runs").stdout).expect("UTF-8")
 }
 
 #[tokio::test]
 async fn shells_complete_names() {
-    let gateway = Setup::new()
-        .scripted("one", &["--no-builtin", "--tools", "2"])
-        .serve()
-        .await;
-    gateway.up("one").await;
+    let gateway = with_one(&["--no-builtin", "--tools", "2"]).await;
     for (words, expect) in [
         ("get", "one"),
         ("restart", "one"),
@@ -299,10 +271,8 @@ async fn shells_complete_names() {
         ("tools call", "tool_0 tool_1"),
     ] {
         let found = completed(&gateway, words).await;
-        let found: Vec<&str> = found
-            .split_whitespace()
-            .filter(|word| !word.starts_with('-'))
-            .collect();
-        assert_eq!(found.join(" "), expect, "{words}");
+        let found = found.split_whitespace();
+        let names: Vec<&str> = found.filter(|word| !word.starts_with('-')).collect();
+        assert_eq!(names.join(" "), expect, "{words}");
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers shared by these tests.
+//! Helpers shared by the tests of the command line.
 
 use std::path::Path;
 

@@ -38,14 +38,12 @@ pub(crate) fn offered(request: &Value) -> Vec<&str> {
 
 /// Sends a REST request as the administrator. The response body has not been read yet.
 pub(crate) async fn begin(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Streaming {
-    let client = gateway
-        .at(&format!("/api/v1{path}"))
-        .with("authorization", &format!("Bearer {}", gateway.token()));
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),
     };
     let method: Method = method.parse().expect("a method");
+    let client = gateway.admin(path);
     let begun = client.try_send(method, &[], body).await;
     begun.expect("an answer")
 }
@@ -65,17 +63,16 @@ pub(crate) async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
 pub(crate) async fn told(gateway: &Gateway, path: &str) -> Value {
     let reply = ask(gateway, "GET", path, &Value::Null).await;
     assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-    serde_json::from_slice(&reply.body).expect("JSON")
+    super::body(&reply)
 }
 
-/// Sends a message and returns the data of all events. Each names its type.
+/// Sends a message and returns the data of all events. The data of each event contains its type.
 pub(crate) async fn chat(gateway: &Gateway, path: &str, body: &Value) -> Vec<Value> {
     let reply = ask(gateway, "POST", path, body).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let events = reply.events().into_iter();
-    events
-        .map(|event| serde_json::from_str(&event.data).expect("JSON"))
-        .collect()
+    let events = reply.events();
+    let events = events.iter().map(|event| event.json().expect("JSON"));
+    events.collect()
 }
 
 /// Starts a conversation with the agent of all servers and returns the events.
@@ -84,10 +81,8 @@ pub(crate) async fn say(gateway: &Gateway, message: &str) -> Vec<Value> {
 }
 
 pub(crate) fn of<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
-    events
-        .iter()
-        .filter(|event| event["type"] == kind)
-        .collect()
+    let events = events.iter();
+    events.filter(|event| event["type"] == kind).collect()
 }
 
 pub(crate) fn text(events: &[Value]) -> String {
@@ -99,11 +94,8 @@ pub(crate) fn text(events: &[Value]) -> String {
 pub(crate) async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
     let message = json!({ "message": message });
     let mut streaming = begin(gateway, "POST", "/chat", &message).await;
-    let mut events = Vec::new();
-    while events
-        .last()
-        .is_none_or(|event: &Value| event["type"] != kind)
-    {
+    let mut events: Vec<Value> = Vec::new();
+    while of(&events, kind).is_empty() {
         events.push(next(&mut streaming).await.expect("an event"));
     }
     (streaming, events)

@@ -42,7 +42,7 @@ impl Said {
     }
 }
 
-/// The product, without any settings of the user who runs the tests. It dies with its guard.
+/// Returns the command `toolwharf`, without any settings of the user who runs the tests. Dropping the child kills it.
 pub(crate) fn toolwharf() -> Command {
     let mut command = Command::new(Bin::path("toolwharf"));
     command.kill_on_drop(true);

@@ -1,19 +1,24 @@
 //! A gateway to test: the real binary with a separate directory and configuration.
 //!
 //! [`Setup`] defines the configuration. [`Setup::serve`] runs `toolwharf serve` and returns a [`Gateway`];
-//! [`Setup::stdio`] runs `toolwharf stdio`. Servers are usually [`scripted`]. Everything dies with its guard.
-//! Deliberately absent: assertions about responses, which belong in the tests.
+//! [`Setup::stdio`] runs `toolwharf stdio`. Servers are usually [`scripted`]. Processes are killed when they are
+//! dropped. Deliberately absent: assertions about responses, which belong in the tests.
 
 #![expect(dead_code, reason = "each test binary uses only a part of it")]
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
 pub(crate) mod chat;
+pub(crate) mod checks;
 pub(crate) mod cli;
+pub(crate) mod processes;
 pub(crate) mod real;
 pub(crate) mod replicas;
+pub(crate) mod rows;
 pub(crate) mod rpc;
 pub(crate) mod session;
 pub(crate) mod shell;
+pub(crate) mod steps;
+pub(crate) mod wire;
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +29,7 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use testkit::{
-    Bin, DEADLINE, Peer, Process, RawClient, StdioClient, peer, wait_for, wait_for_some,
+    Bin, DEADLINE, Peer, Process, RawClient, Reply, StdioClient, peer, wait_for, wait_for_some,
 };
 use tokio::process::Command;
 
@@ -90,6 +95,32 @@ impl Setup {
     /// Adds a scripted stdio server of that name. `options` are its command-line options except `--name`.
     pub(crate) fn scripted(self, name: &str, options: &[&str]) -> Self {
         self.server(name, scripted(name, options))
+    }
+
+    /// Adds a scripted stdio server of that name with Toolwharf's options for an entry.
+    pub(crate) fn tuned(self, name: &str, options: Value) -> Self {
+        self.server(name, with(scripted(name, &[]), options))
+    }
+
+    /// Adds the scripted servers [`KINDS`] with Toolwharf's options for an entry. Returns the processes of the remote
+    /// servers.
+    pub(crate) async fn every_kind(self, options: &Value) -> (Self, [Process; 3]) {
+        let http = "127.0.0.1:0";
+        let mut old = Process::bin("testkit-scripted", ["--http", http]);
+        let mut new = Process::bin("testkit-scripted", ["--http", http, "--era", "modern"]);
+        let mut sse = Process::bin("testkit-scripted", ["--sse-http", http]);
+        let entries = [
+            scripted("pipe", &[]),
+            scripted("newpipe", &["--era", "modern"]),
+            json!({"url": old.url().await}),
+            json!({"url": new.url().await}),
+            json!({"type": "sse", "url": sse.url().await}),
+        ];
+        let all = KINDS.into_iter().zip(entries);
+        let setup = all.fold(self, |setup, (name, entry)| {
+            setup.server(name, with(entry, options.clone()))
+        });
+        (setup, [old, new, sse])
     }
 
     /// Replaces the whole `toolwharf.toml`, including the short stop timeouts.
@@ -184,6 +215,11 @@ impl Setup {
     }
 }
 
+/// A gateway with one scripted server, `one`, that is connected.
+pub(crate) async fn with_one(options: &[&str]) -> Gateway {
+    Setup::new().scripted("one", options).connected().await
+}
+
 /// A running `toolwharf serve`.
 pub(crate) struct Gateway {
     pub(crate) process: Process,
@@ -201,6 +237,18 @@ impl Gateway {
     /// A raw client for another path.
     pub(crate) fn at(&self, path: &str) -> RawClient {
         RawClient::new(&format!("{}{path}", self.url))
+    }
+
+    /// A raw client for a path of the REST API, with the administrator's token.
+    pub(crate) fn admin(&self, path: &str) -> RawClient {
+        let bearer = format!("Bearer {}", self.token());
+        self.at(&format!("/api/v1{path}"))
+            .with("authorization", &bearer)
+    }
+
+    /// Returns the response to a GET request, read to its end.
+    pub(crate) async fn page(&self, path: &str) -> Reply {
+        self.at(path).get(&[]).await.collect(DEADLINE).await
     }
 
     /// A client of the newest legacy version, with an open GET stream.
@@ -324,6 +372,9 @@ impl Gateway {
         private(self.process.pid())
     }
 }
+
+/// The servers of [`Setup::every_kind`]: over stdio and HTTP in both eras, and over HTTP+SSE.
+pub(crate) const KINDS: [&str; 5] = ["pipe", "newpipe", "old", "new", "sse"];
 
 /// Short timeouts, so that tests that stop servers are fast.
 pub(crate) const SETTINGS: &str = "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
@@ -461,6 +512,43 @@ pub(crate) fn says(response: &Value, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{part:?} is not in {message}");
     }
+}
+
+/// Returns the body of a response as JSON.
+#[track_caller]
+pub(crate) fn body(reply: &Reply) -> Value {
+    let value = serde_json::from_slice(&reply.body);
+    value.unwrap_or_else(|error| panic!("{error}: {} {}", reply.status, reply.text()))
+}
+
+/// Returns the item of a list that has this value for `key`.
+#[track_caller]
+pub(crate) fn item<'v>(list: &'v Value, key: &str, value: &str) -> &'v Value {
+    let mut items = list.as_array().into_iter().flatten();
+    let found = items.find(|item| item[key] == value);
+    found.unwrap_or_else(|| panic!("no `{key}` is `{value}`: {list}"))
+}
+
+/// Asserts that `text` contains all parts.
+#[track_caller]
+pub(crate) fn holds(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+/// Makes a call of `echo`, exposed as `tool`, and asserts that it is answered.
+pub(crate) async fn echo(peer: &mut Peer, tool: &str, n: u64) {
+    let answer = peer.tool(tool, json!({"n": n})).await;
+    assert_eq!(answer.result()["structuredContent"]["n"], n, "{answer:?}");
+}
+
+/// Waits until a tool of a scripted server, such as `running`, returns this number.
+pub(crate) async fn counts(peer: &mut Peer, tool: &str, count: u64, limit: Duration) {
+    wait_for(&format!("`{tool}` to be {count}"), limit, async || {
+        peer.tool(tool, json!({})).await.text() == count.to_string()
+    })
+    .await;
 }
 
 /// A server that records its name and process id at startup, then runs `rest` of the script.

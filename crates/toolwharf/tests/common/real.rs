@@ -7,7 +7,7 @@ use testkit::{DEADLINE, Process, conformance::node_modules, wait_for};
 use tokio::net::TcpListener;
 
 /// Asserts that a file installed by `cargo xtask setup` exists.
-fn installed(path: PathBuf) -> PathBuf {
+pub(crate) fn installed(path: PathBuf) -> PathBuf {
     assert!(
         path.exists(),
         "{} is missing; run: cargo xtask setup",
@@ -16,12 +16,19 @@ fn installed(path: PathBuf) -> PathBuf {
     path
 }
 
-pub(crate) fn npm(script: &str, arguments: &[&str]) -> Value {
-    let modules = node_modules();
-    let script = installed(modules.join("@modelcontextprotocol").join(script));
-    let mut all = vec![script.display().to_string()];
-    all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-    json!({ "command": modules.join("node/bin/node"), "args": all })
+fn node() -> PathBuf {
+    node_modules().join("node/bin/node")
+}
+
+fn script(name: &str) -> String {
+    let scripts = node_modules().join("@modelcontextprotocol");
+    installed(scripts.join(name)).display().to_string()
+}
+
+pub(crate) fn npm(name: &str, arguments: &[&str]) -> Value {
+    let script = script(name);
+    let all = [&[&*script][..], arguments].concat();
+    json!({ "command": node(), "args": all })
 }
 
 pub(crate) const EVERYTHING: &str = "server-everything/dist/index.js";
@@ -54,14 +61,9 @@ pub(crate) async fn everything_at(transport: &str, path: &str) -> (Process, Stri
 
 /// Starts server-everything on this port.
 pub(crate) async fn everything_on(port: u16, transport: &str) -> Process {
-    let modules = node_modules();
-    let mut command = tokio::process::Command::new(modules.join("node/bin/node"));
-    command
-        .arg(installed(
-            modules.join("@modelcontextprotocol").join(EVERYTHING),
-        ))
-        .arg(transport)
-        .env("PORT", port.to_string());
+    let mut command = tokio::process::Command::new(node());
+    command.arg(script(EVERYTHING)).arg(transport);
+    command.env("PORT", port.to_string());
     let process = Process::spawn(command);
     wait_for("server-everything", DEADLINE, async || {
         tokio::net::TcpStream::connect(("127.0.0.1", port))

@@ -27,10 +27,11 @@ impl Setup {
     }
 }
 
-/// nginx. Each request goes to the next replica that accepts connections. A request whose replica dies gets 502.
+/// An nginx as the load balancer. Each request goes to the next replica that accepts connections. A request whose
+/// replica dies gets 502.
 ///
-/// Not HAProxy: when a server dies, it closes the client's connection without a response unless the request was the
-/// first on that connection, and clients do not expect that.
+/// HAProxy is not used: when a server dies, HAProxy closes the client's connection without a response unless the
+/// request was the first on that connection, and clients do not expect that.
 pub(crate) struct Balancer {
     pub(crate) url: String,
     _process: Process,

@@ -1,7 +1,7 @@
 //! JSON-RPC messages as a raw client sends them.
 
 use serde_json::{Value, json};
-use testkit::{RawClient, Reply, StdioClient, peer::MODERN};
+use testkit::{RawClient, Reply, StdioClient, Streaming, peer::MODERN};
 
 use super::LEGACY;
 
@@ -48,6 +48,27 @@ pub(crate) fn meta() -> Value {
     })
 }
 
+/// A modern request.
+pub(crate) fn modern(id: impl Into<Value>, method: &str, mut params: Value) -> Value {
+    params["_meta"] = meta();
+    message(id, method, params)
+}
+
+/// The headers of a modern request that names no tool, prompt or resource.
+pub(crate) fn headers(method: &str) -> [(&str, &str); 2] {
+    [("mcp-protocol-version", MODERN), ("mcp-method", method)]
+}
+
+/// Opens a modern client's subscription to changes of the tool list.
+pub(crate) async fn listen(client: &RawClient) -> Streaming {
+    let method = "subscriptions/listen";
+    let params = json!({"notifications": {"toolsListChanged": true}});
+    let body = modern(1, method, params).to_string();
+    client
+        .send(http::Method::POST, &headers(method), body)
+        .await
+}
+
 /// The headers of a modern `tools/call`.
 pub(crate) fn call_headers(tool: &str) -> [(&str, &str); 3] {
     [
@@ -59,6 +80,9 @@ pub(crate) fn call_headers(tool: &str) -> [(&str, &str); 3] {
 
 /// A modern `tools/call`. It needs [`call_headers`].
 pub(crate) fn modern_call(id: impl Into<Value>, tool: &str, arguments: Value) -> Value {
-    let params = json!({"name": tool, "arguments": arguments, "_meta": meta()});
-    message(id, "tools/call", params)
+    modern(
+        id,
+        "tools/call",
+        json!({"name": tool, "arguments": arguments}),
+    )
 }

@@ -1,7 +1,6 @@
-//! A browser session without a browser: it has what a console page has, and does what the script of the sign-in page
-//! does.
+//! A browser session without a browser: it has the credentials of a console page, and sends the requests of the sign-in
+//! page's script.
 
-use serde_json::Value;
 use testkit::{DEADLINE, RawClient, Reply, form_token};
 
 use super::Gateway;
@@ -26,7 +25,7 @@ impl Session {
         let set = reply.header("set-cookie");
         let set = set.unwrap_or_else(|| panic!("{}: {}", reply.status, reply.text()));
         assert!(set.contains("; HttpOnly; SameSite=Strict"), "{set}");
-        let told: Value = serde_json::from_slice(&reply.body).unwrap();
+        let told = super::body(reply);
         Self {
             cookie: set.split(';').next().unwrap().to_owned(),
             secret: told["session"].as_str().unwrap().to_owned(),
@@ -69,13 +68,13 @@ pub(crate) async fn post(gateway: &Gateway, path: &str, fields: &str, origin: &s
     gateway.at(path).post_with(&headers, body).await
 }
 
-/// Starts a sign-in at an issuer. Returns the redirect target and what the browser tab keeps.
+/// Starts a sign-in at an issuer. Returns the redirect target and the value that the browser tab stores.
 pub(crate) async fn begin(gateway: &Gateway, issuer: &str, origin: &str) -> (String, String) {
     let path = format!("/sign-in/with/{issuer}");
     let reply = post(gateway, &path, "next=//evil.example", origin).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(reply.header("set-cookie").is_none());
-    let told: Value = serde_json::from_slice(&reply.body).unwrap();
+    let told = super::body(&reply);
     let text = |key: &str| told[key].as_str().unwrap().to_owned();
     (text("url"), text("browser"))
 }

@@ -1,4 +1,4 @@
-//! Lines of a shell against a gateway, or in a home directory: [`on`] runs one, [`transcript`] several.
+//! Runs command lines against a gateway or in a home directory: [`on`] runs one, [`transcript`] several.
 //!
 //! Spaces separate words, and `'…'` is one word.
 
@@ -34,14 +34,14 @@ fn words(line: &str) -> Vec<&str> {
     words.collect()
 }
 
-/// A command line of a user whose home and working directory are this one.
+/// A command line of a user whose home and working directory is `home`.
 fn line_in(home: &Path, words: &[&str]) -> Command {
     let mut command = toolwharf();
     command.args(words).env("HOME", home).current_dir(home);
     command
 }
 
-/// A line against this gateway, which is found by its data directory.
+/// A command line that finds this gateway by its data directory.
 pub(crate) fn at(gateway: &Gateway, line: &str) -> Command {
     assert!(gateway.folder().join("data/serve.json").exists());
     let mut words = words(line);
@@ -91,20 +91,33 @@ pub(crate) async fn json_of(gateway: &Gateway, line: &str) -> Value {
 }
 
 /// Runs the lines of a transcript, one after another: `2$ key ls # --project` must exit with the code 2 (without a
-/// number: 0) and print `--project` to stderr.
+/// number: 0) and print `--project` to stderr. The lines after it describe its output: `| text` must be on stdout, `#
+/// text` on stderr, `! text` on neither, and `= text` is the only line on stdout.
 pub(crate) async fn transcript(gateway: &Gateway, text: &str) {
     play(text, async |line| on(gateway, line).await).await;
 }
 
 async fn play(text: &str, run: impl AsyncFn(&str) -> Said) {
+    let mut last: Option<(&str, Said)> = None;
     for step in text.lines().map(str::trim).filter(|step| !step.is_empty()) {
+        let (mark, part) = step.split_once(' ').unwrap_or((step, ""));
+        if let ("|" | "#" | "!" | "=", Some((line, said))) = (mark, &last) {
+            let holds = match mark {
+                "|" => said.out.contains(part),
+                "#" => said.err.contains(part),
+                "=" => said.out.strip_suffix('\n') == Some(part),
+                _ => !said.out.contains(part) && !said.err.contains(part),
+            };
+            assert!(holds, "{line}: {step}: {said:?}");
+            continue;
+        }
         let (code, rest) = step.split_once("$ ").expect("`$ ` before each line");
         let (line, says) = rest.split_once(" # ").unwrap_or((rest, ""));
         let code = match code {
             "" => 0,
             code => code.parse().expect("an exit code"),
         };
-        run(line).await.ends(line, code, &[says]);
+        last = Some((line, run(line).await.ends(line, code, &[says])));
     }
 }
 

@@ -16,7 +16,8 @@ use std::{
 
 use common::{
     Gateway, Setup,
-    real::{EVERYTHING, npm, python, venv},
+    chat::{ask, put},
+    real::{EVERYTHING, installed, npm, python, venv},
 };
 use serde_json::{Value, json};
 use testkit::{
@@ -41,12 +42,7 @@ async fn browse(gateway: &Gateway, test: &str) {
 }
 
 async fn browse_with(gateway: &Gateway, test: &str, env: &[(&str, &str)]) {
-    let modules = web().join("node_modules/playwright-core");
-    assert!(
-        modules.exists(),
-        "{} is missing; run: cargo xtask setup",
-        modules.display()
-    );
+    installed(web().join("node_modules/playwright-core"));
     let link = gateway.logged("/sign-in#").await;
     let link = link.split_whitespace().last().unwrap();
     let answers = gateway.folder().join(ANSWERS);
@@ -62,11 +58,8 @@ async fn browse_with(gateway: &Gateway, test: &str, env: &[(&str, &str)]) {
         .output()
         .await
         .unwrap();
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&ran.stdout),
-        String::from_utf8_lossy(&ran.stderr)
-    );
+    let text = String::from_utf8_lossy;
+    let said = format!("{}{}", text(&ran.stdout), text(&ran.stderr));
     assert!(ran.status.success(), "{said}\n{}", gateway.process.stderr());
     eprintln!("{said}");
 }
@@ -89,7 +82,7 @@ fn answering(setup: &Setup, name: &str, file: &str, answers: &Value) -> Value {
     common::scripted(name, &["--answers", file])
 }
 
-/// Answers with these tools, whose calls all have the same content.
+/// Builds a server's answers: it has these tools, and every call returns `content`.
 fn with_tools(tools: &[Value], content: &Value) -> Value {
     json!({ "methods": { "tools/list": { "tools": tools }, "tools/call": { "content": content } } })
 }
@@ -116,6 +109,30 @@ fn clock(setup: Setup) -> Setup {
 fn hopeless(setup: Setup) -> Setup {
     let why = ["--stderr-at-start", "Error: the index is gone"];
     setup.scripted("hopeless", &[&["--exit-at-start"], &why[..]].concat())
+}
+
+/// Configures hosting as processes, and puts `uv` on the `PATH`.
+fn hosting(setup: Setup) -> Setup {
+    let path = format!("{}:{}", path(), venv().join("bin").display());
+    setup
+        .settings("[hosting]\nproviders = [\"process\"]\n")
+        .env("PATH", &path)
+}
+
+/// Gives the user a Cursor configuration file with this text.
+fn with_cursor(text: &str) -> Setup {
+    let setup = Setup::new();
+    let folder = setup.folder().join(".cursor");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("mcp.json"), text).unwrap();
+    setup
+}
+
+/// Configures an agent that uses this model.
+fn with_model(llm: &Llm) -> Setup {
+    Setup::new()
+        .settings(&common::chat::agent(llm, ""))
+        .env("ANTHROPIC_API_KEY", "sk-test")
 }
 
 #[tokio::test]
@@ -152,16 +169,15 @@ async fn c05_calls_are_filtered_opened_and_replayed() {
     browse(&gateway, "c05").await;
 }
 
-/// 500 servers with 5,000 tools, or a tenth of that in a short run. A million calls are tested in `scenarios_store`.
+/// The console shows 500 servers with 5,000 tools, or a tenth of that in a short run. A million calls are tested in
+/// `scenarios_store`.
 #[tokio::test]
 async fn c05_many_servers_and_tools_stay_fast() {
     let count = if testkit::soak() { 500 } else { 50 };
     let setup = (0..count).fold(Setup::new(), |setup, n| {
         let tools = (0..10).map(|one| {
-            tool(
-                &format!("tool-{one}"),
-                &format!("Server {n} answers {one}."),
-            )
+            let says = format!("Server {n} answers {one}.");
+            tool(&format!("tool-{one}"), &says)
         });
         let answers = with_tools(&tools.collect::<Vec<_>>(), &done());
         let name = format!("server-{n}");
@@ -176,11 +192,9 @@ async fn c05_many_servers_and_tools_stay_fast() {
 #[tokio::test]
 async fn c06_a_changed_definition_is_shown_and_decided() {
     let setup = Setup::new();
-    let tools = [
-        tool("search", "Looks things up."),
-        tool("remove", "Removes one."),
-    ];
-    let index = answering(&setup, "index", ANSWERS, &with_tools(&tools, &done()));
+    let search = tool("search", "Looks things up.");
+    let tools = with_tools(&[search, tool("remove", "Removes one.")], &done());
+    let index = answering(&setup, "index", ANSWERS, &tools);
     let gateway = setup.server("index", index).connected().await;
     browse(&gateway, "c06").await;
 }
@@ -199,22 +213,13 @@ async fn c11_a_link_to_this_computer_or_its_network_asks_first() {
 
 #[tokio::test]
 async fn c07_a_server_of_the_catalogue_is_tried_and_switched_on() {
-    let uv = venv().join("bin");
-    let gateway = Setup::new()
-        .settings("[hosting]\nproviders = [\"process\"]\n")
-        .env("PATH", &format!("{}:{}", path(), uv.display()))
-        .serve()
-        .await;
+    let gateway = hosting(Setup::new()).serve().await;
     browse(&gateway, "c07").await;
 }
 
 #[tokio::test]
 async fn c08_a_client_is_connected_and_gets_its_file_back() {
-    let setup = Setup::new();
-    let folder = setup.folder().join(".cursor");
-    std::fs::create_dir(&folder).unwrap();
-    let text = "{\n  // mine\n  \"mcpServers\": {}\n}\n";
-    std::fs::write(folder.join("mcp.json"), text).unwrap();
+    let setup = with_cursor("{\n  // mine\n  \"mcpServers\": {}\n}\n");
     let gateway = setup.serve().await;
     browse(&gateway, "c08").await;
 }
@@ -225,24 +230,15 @@ async fn c09_projects_keys_secrets_and_products_come_and_go() {
     browse(&gateway, "c09").await;
 }
 
-/// A newcomer's way through the pages. If `TOOLWHARF_WALK` names a directory, screenshots are written to it.
+/// Walks through the pages as a new user. If `TOOLWHARF_WALK` names a directory, screenshots are written to it.
 #[tokio::test]
 async fn c01_a_newcomer_calls_a_tool_installs_a_server_and_connects_a_client() {
-    let uv = venv().join("bin");
-    let setup = Setup::new();
-    std::fs::create_dir(setup.folder().join(".cursor")).unwrap();
-    let file = setup.folder().join(".cursor/mcp.json");
-    std::fs::write(file, "{ \"mcpServers\": {} }\n").unwrap();
-    let gateway = setup
-        .settings("[hosting]\nproviders = [\"process\"]\n")
-        .env("PATH", &format!("{}:{}", path(), uv.display()))
-        .server("everything", npm(EVERYTHING, &[]))
-        .connected()
-        .await;
+    let setup = with_cursor("{ \"mcpServers\": {} }\n");
+    let gateway = with_everything(hosting(setup)).await;
     browse(&gateway, "c01-walk").await;
 }
 
-/// A server whose every text is an attack.
+/// The server attacks the console with every text that it sends.
 #[tokio::test]
 async fn c11_hostile_text_stays_text() {
     let setup = Setup::new();
@@ -272,7 +268,7 @@ async fn c11_hostile_text_stays_text() {
     browse(&gateway, "c11").await;
 }
 
-/// Apps that try to leave their sandbox. Our loopback listener, which they even declare, receives no request.
+/// Apps try to leave their sandbox. The test's loopback listener receives no request, even though the apps declare it.
 #[tokio::test]
 async fn c11_hostile_apps_stay_framed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -353,16 +349,12 @@ async fn c11_hostile_apps_stay_framed() {
 
 #[tokio::test]
 async fn c10_a_log_of_ten_thousand_lines_a_second_stays_smooth() {
-    // Ten thousand log lines per second from a server that keeps answering.
+    // The server writes ten thousand log lines per second, and keeps answering.
+    let script = "(n=0; while :; do seq -f 'line %.0f of what it has to say' $n $((n + 999)) >&2; \
+                  n=$((n + 1000)); sleep 0.1; done) & exec \"$0\" --name chatty";
     let server = Bin::path("testkit-scripted");
-    let script = format!(
-        "(n=0; while :; do seq -f 'line %.0f of what it has to say' $n $((n + 999)) >&2; n=$((n + 1000)); sleep 0.1; done) & exec {} --name chatty",
-        server.display()
-    );
-    let gateway = Setup::new()
-        .server("chatty", json!({ "command": "sh", "args": ["-c", script] }))
-        .connected()
-        .await;
+    let entry = json!({ "command": "sh", "args": ["-c", script, server] });
+    let gateway = Setup::new().server("chatty", entry).connected().await;
     browse(&gateway, "c10").await;
 }
 
@@ -376,10 +368,8 @@ async fn c12_every_page_is_accessible_and_the_keyboard_is_enough() {
 
 #[tokio::test]
 async fn c13_the_palette_finds_everything() {
-    let gateway = Setup::new()
-        .server("time", python("mcp-server-time", &[]))
-        .connected()
-        .await;
+    let time = python("mcp-server-time", &[]);
+    let gateway = Setup::new().server("time", time).connected().await;
     browse(&gateway, "c13").await;
 }
 
@@ -402,10 +392,7 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
         says("Back again."),
     ]))
     .await;
-    let setup = Setup::new()
-        .settings(&common::chat::agent(&llm, ""))
-        .env("ANTHROPIC_API_KEY", "sk-test");
-    let gateway = with_everything(clock(setup)).await;
+    let gateway = with_everything(clock(with_model(&llm))).await;
     browse(&gateway, "c14").await;
 }
 
@@ -415,25 +402,19 @@ async fn c09_a_servers_sign_in_is_shown_ended_and_begun() {
     let server = Protected::start(&issuer).await;
     let entry = json!({ "type": "http", "url": server.url(), "login": { "mode": "shared" } });
     let gateway = Setup::new().server("files", entry).serve().await;
-    let bearer = format!("Bearer {}", gateway.token());
-    let rest = gateway
-        .at("/api/v1/mcp/servers/files")
-        .with("authorization", &bearer);
+    let rest = gateway.admin("/mcp/servers/files");
     // The required scopes are unknown until the server has refused a request.
     wait_for("the refusal", DEADLINE, async || {
         let told = rest.get(&[]).await.collect(DEADLINE).await;
         told.text().contains("needs_login")
     })
     .await;
-    let login = rest.at("/api/v1/mcp/servers/files/login");
-    let begun = login.post(json!({ "way": "paste" }).to_string()).await;
-    let begun: Value = serde_json::from_slice(&begun.body).unwrap();
+    let path = "/mcp/servers/files/login";
+    let begun = ask(&gateway, "POST", path, &json!({ "way": "paste" })).await;
+    let begun = common::body(&begun);
     let url = begun["authorize_url"].as_str().unwrap();
-    let redirect = issuer.sign_in(url, "ann").await;
-    let finish = rest.at("/api/v1/mcp/servers/files/login/finish");
-    let finished = finish
-        .post(json!({ "redirect": redirect }).to_string())
-        .await;
+    let redirect = json!({ "redirect": issuer.sign_in(url, "ann").await });
+    let finished = ask(&gateway, "POST", &format!("{path}/finish"), &redirect).await;
     assert_eq!(finished.status, 204, "{}", finished.text());
     browse(&gateway, "c09-sign-in").await;
 }
@@ -447,24 +428,12 @@ async fn c09_an_entry_of_each_place_is_changed_as_a_form_and_as_json() {
     let file = gateway.servers_file();
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen('{', "{ // of mine\n", 1)).unwrap();
-    let bearer = format!("Bearer {}", gateway.token());
-    let ask = async |method, path: &str, body: Value| {
-        let headers = [("authorization", bearer.as_str())];
-        let asked = gateway.at(&format!("/api/v1{path}"));
-        let reply = asked.send(method, &headers, body.to_string()).await;
-        let reply = reply.collect(DEADLINE).await;
-        assert!(reply.status.is_success(), "{path}: {}", reply.text());
-    };
-    ask(
-        "PUT".parse().unwrap(),
-        "/projects/shop",
-        json!({ "name": "Shop" }),
-    )
-    .await;
+    put(&gateway, "/projects/shop", json!({ "name": "Shop" })).await;
     let web = json!({ "url": "https://x.example.com/mcp", "enabled": false });
-    ask("PUT".parse().unwrap(), "/mcp/servers/web?project=shop", web).await;
+    put(&gateway, "/mcp/servers/web?project=shop", web).await;
     let hosted = json!({ "name": "hosted", "command": ["no-such-program"], "description": "at first", "enabled": false });
-    ask("POST".parse().unwrap(), "/mcp/servers", hosted).await;
+    let made = ask(&gateway, "POST", "/mcp/servers", &hosted).await;
+    assert!(made.status.is_success(), "{}", made.text());
     browse(&gateway, "c09-entries").await;
 }
 
@@ -480,9 +449,7 @@ async fn c14_a_tool_that_is_kept_back_is_approved_in_the_chat() {
         says("Found it again."),
     ]))
     .await;
-    let setup = Setup::new()
-        .settings(&common::chat::agent(&llm, ""))
-        .env("ANTHROPIC_API_KEY", "sk-test");
+    let setup = with_model(&llm);
     let answers = with_tools(&[tool("search", "Looks things up.")], &done());
     let index = answering(&setup, "index", ANSWERS, &answers);
     let gateway = setup.server("index", index).connected().await;

@@ -3,7 +3,7 @@
 #![expect(dead_code, reason = "each test binary uses only a part of it")]
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -136,10 +136,9 @@ impl Running {
         body: Value,
     ) -> Result<Reply, String> {
         let method: Method = method.parse().unwrap();
-        let body = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
         };
         let streaming = self.admin(path).try_send(method, &[], body).await?;
         collected(streaming).await
@@ -196,10 +195,19 @@ impl Running {
         self.process.wait(DEADLINE).await;
     }
 
-    /// Stops the gateway as a service manager does.
-    pub(crate) async fn stop(mut self) -> String {
+    /// Stops the gateway as a service manager does. Returns its log.
+    pub(crate) async fn stop(self) -> String {
+        self.stop_within(DEADLINE).await
+    }
+
+    pub(crate) async fn stop_within(self, limit: Duration) -> String {
         self.process.signal(rustix::process::Signal::TERM);
-        let status = self.process.wait(DEADLINE).await;
+        self.ended(limit).await
+    }
+
+    /// Waits until the gateway has exited without an error. Returns its log.
+    pub(crate) async fn ended(mut self, limit: Duration) -> String {
+        let status = self.process.wait(limit).await;
         assert!(status.success(), "{status}: {}", self.process.stderr());
         self.process.stderr()
     }

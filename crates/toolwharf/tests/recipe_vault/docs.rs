@@ -14,13 +14,11 @@ async fn the_page_of_the_api_shows_operations_and_asks_only_the_gateway() {
             gateway.url
         ))
         .await;
-    let says = |text: &str| format!("document.body.innerText.includes({text:?})");
-    browser
-        .wait(&says("Returns the declaration and the state"))
-        .await;
-    // A parameter with its description, and an example of the response.
-    browser.wait(&says("or its name if it is unique")).await;
-    browser.wait(&says("notes-server")).await;
+    let declared = "Returns the declaration and the state";
+    // The page shows a parameter with its description, and an example of the response.
+    for text in [declared, "or its name if it is unique", "notes-server"] {
+        browser.shows(text).await;
+    }
 
     let asked = browser
         .eval("performance.getEntriesByType('resource').map((one) => one.name)")

@@ -7,3 +7,5 @@ mod vault;
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../kept/mod.rs"]
+mod kept;

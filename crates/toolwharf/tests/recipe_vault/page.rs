@@ -8,56 +8,31 @@ use testkit::{
     wait_for,
 };
 
-use crate::common::{Gateway, Setup};
+use crate::common::{Gateway, Setup, chat::with_agent, checks, steps::admin};
 
 async fn gateway(llm: &Llm) -> Gateway {
-    let settings = format!(
-        "[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\n\n[projects.home]\nservers = []\n",
-        llm.url()
-    );
-    let setup = Setup::new().settings(&settings);
-    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
+    with_agent(Setup::new(), llm, "", "[projects.home]\nservers = []\n").await
 }
 
 #[tokio::test]
 async fn the_page_needs_no_key_and_runs_only_what_is_served_with_it() {
     let llm = Llm::start(&turns(&[])).await;
     let gateway = gateway(&llm).await;
-    for (path, kind) in [("/chat", "text/html"), ("/chat?project=home", "text/html")] {
+    for path in ["/chat", "/chat?project=home"] {
         let reply = gateway.at(path).get(&[]).await.collect(DEADLINE).await;
         assert_eq!(reply.status, 200, "{path}");
-        let header = |name: &str| {
-            let value = reply
-                .headers
-                .get(name)
-                .and_then(|value| value.to_str().ok());
-            value.unwrap_or_default().to_owned()
-        };
-        assert!(header("content-type").starts_with(kind), "{path}");
+        let header = |name: &str| reply.header(name).unwrap_or_default();
+        assert!(header("content-type").starts_with("text/html"), "{path}");
         let policy = header("content-security-policy");
-        for rule in [
-            "default-src 'none'",
-            "frame-ancestors 'none'",
-            "script-src 'self';",
-        ] {
-            assert!(policy.contains(rule), "{path}: {policy}");
-        }
-        assert!(!policy.contains("unsafe"), "{policy}");
+        let rules = ["default-src 'none'", "frame-ancestors 'none'"];
+        checks::contains(policy, &rules);
+        checks::contains(policy, &["script-src 'self';"]);
+        checks::lacks(policy, &["unsafe"]);
         assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
-        // The page loads nothing else either.
+        // The page has no inline styles or scripts, and loads nothing from other hosts.
         let text = reply.text().replace("http://www.w3.org/2000/svg", "");
-        for word in [
-            " style=",
-            "<style",
-            " onclick=",
-            "src=\"http",
-            "href=\"http",
-            "innerHTML",
-            "@import",
-            "url(",
-        ] {
-            assert!(!text.contains(word), "{path} has {word}");
-        }
+        checks::lacks(&text, &[" style=", "<style", " onclick=", "innerHTML"]);
+        checks::lacks(&text, &["src=\"http", "href=\"http", "@import", "url("]);
     }
     let posted = gateway.at("/chat").post("{}").await;
     assert_eq!(posted.status, 405);
@@ -73,23 +48,17 @@ async fn without_an_agent_the_page_says_what_to_write() {
     browser
         .go(&format!("{}/chat#key={}", gateway.url, gateway.token()))
         .await;
-    let says = "document.body.innerText.includes('[agent]') && document.body.innerText.includes('ANTHROPIC_API_KEY')";
-    browser.wait(says).await;
+    browser.shows("[agent]").await;
+    browser.shows("ANTHROPIC_API_KEY").await;
     browser.quit().await;
 }
 
 #[tokio::test]
 async fn a_page_of_this_host_may_call_and_one_of_another_may_not() {
     let llm = Llm::start(&turns(&[says("Hi.")])).await;
-    let settings = format!(
-        "allowed_hosts = [\"tools.example.com\"]\n[agent]\nmodel = \"m\"\nbase_url = {:?}\n",
-        llm.url()
-    );
-    let setup = Setup::new().settings(&settings);
-    let gateway = setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await;
-    let client = gateway.at("/api/v1/chat");
-    let client = client.with("authorization", &format!("Bearer {}", gateway.token()));
-    let client = client.with("host", "tools.example.com");
+    let hosts = "allowed_hosts = [\"tools.example.com\"]\n";
+    let gateway = with_agent(Setup::new(), &llm, hosts, "").await;
+    let client = admin(&gateway, "/chat").with("host", "tools.example.com");
     let body = json!({ "message": "hi" }).to_string();
     for (origin, status) in [
         ("https://tools.example.com:8443", 403),
@@ -109,9 +78,8 @@ async fn a_key_signs_the_page_in_and_a_turn_can_be_stopped() {
     slow["reply"]["blocks"][0]["deltas"] = 200.into();
     let llm = Llm::start(&turns(&[slow, says("Back again.")])).await;
     let gateway = gateway(&llm).await;
-    // A key for this project's tools and chat only.
-    let api = gateway.at("/api/v1/keys?project=home");
-    let api = api.with("authorization", &format!("Bearer {}", gateway.token()));
+    // This key allows only the project's tools and chat.
+    let api = admin(&gateway, "/keys?project=home");
     let made = api.post(r#"{"name":"kitchen","role":"call"}"#).await;
     assert_eq!(made.status, 201, "{}", made.text());
     let key: serde_json::Value = serde_json::from_slice(&made.body).expect("JSON");
@@ -124,9 +92,7 @@ async fn a_key_signs_the_page_in_and_a_turn_can_be_stopped() {
     browser
         .type_into("#key", &format!("twh_wrong{ENTER}"))
         .await;
-    browser
-        .wait("document.body.innerText.includes('unknown, revoked or expired')")
-        .await;
+    browser.shows("unknown, revoked or expired").await;
     browser.type_into("#key", &format!("{key}{ENTER}")).await;
     browser.wait("document.querySelector('#message')").await;
     assert_eq!(browser.eval("location.href").await, page);

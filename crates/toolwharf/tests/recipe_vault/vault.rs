@@ -4,15 +4,17 @@
 //! `prompt.md`, the recipe server, and the fetch server through `uvx`. The files are copied, because two things differ
 //! here: the model is scripted (`base_url`), and the fetch server may read a local web site.
 
-use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
-use http::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
-use tempfile::TempDir;
 use testkit::{
-    Bin, Browser, DEADLINE, Process, RawClient, Reply, Site,
+    Bin, Browser, DEADLINE, Process, RawClient, Site,
     browser::ENTER,
     conformance::node_modules,
     llm::{Llm, asks, expecting, says, turns},
@@ -20,9 +22,14 @@ use testkit::{
 };
 use tokio::process::Command;
 
+use crate::{
+    common::{chat::offered, checks, rollup, steps::children},
+    kept::{Kept, Running},
+};
+
 /// Memory limit for all processes, in KiB (R04).
 const MAX_MEMORY_KIB: u64 = 256 << 10;
-/// The target, in KiB.
+/// Target for the memory of all processes, in KiB.
 const TARGET_MEMORY_KIB: u64 = 200 << 10;
 
 const TITLE: &str = "Leek soup <img src=x onerror=\"document.title='owned'\">";
@@ -30,88 +37,37 @@ const INGREDIENT: &str = "3 leeks <script>document.title='owned'</script>";
 const STEP: &str = "Cook <b onmouseover=alert(1)>gently</b>.";
 
 /// The running application.
-pub(crate) struct Vault {
-    pub(crate) process: Process,
-    pub(crate) url: String,
-    folder: TempDir,
+struct Vault {
+    gateway: Running,
+    kept: Kept,
 }
 
 impl Vault {
-    /// Starts it and waits for its servers.
-    pub(crate) async fn start(llm: &Llm) -> Self {
-        let (folder, work) = copy(llm);
-        let at = |name: &str| folder.path().join(name);
+    /// Starts the application and waits for its servers.
+    async fn start(llm: &Llm) -> Self {
+        let (mut kept, work) = copy(llm).await;
         let toolwharf = Bin::path("toolwharf");
         // Panics here if the binary is missing, instead of failing later as a server that does not start.
         Bin::path("toolwharf-example-recipes");
         let bin = toolwharf.parent().expect("it is in a folder");
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = [bin.to_owned(), work.join("venv/bin")]
-            .into_iter()
-            .chain(std::env::split_paths(&path));
-        let path = std::env::join_paths(path).expect("a PATH");
-        let mut command = Command::new(&toolwharf);
-        command
-            .arg("--config")
-            .arg(at("mcp.json"))
-            .arg("--config")
-            .arg(at("toolwharf.toml"))
-            .arg("serve")
-            .arg("--data-dir")
-            .arg(at("data"))
-            .args(["--listen", "127.0.0.1:0"])
-            .env_remove("RUST_LOG")
-            .env("PATH", path)
-            .env("HOME", folder.path())
-            .env("ANTHROPIC_API_KEY", "sk-test");
-        let mut process = Process::spawn(command);
-        let url = process
-            .announced(|line| {
-                let url = line.strip_prefix("toolwharf is at ")?;
-                Some(url.strip_suffix("/mcp")?.to_owned())
-            })
-            .await;
-        let this = Self {
-            process,
-            url,
-            folder,
-        };
+        let path = path_with(&[bin, &work.join("venv/bin")]);
+        kept.set_env("PATH", Some(&path));
+        kept.set_env("ANTHROPIC_API_KEY", Some("sk-test"));
+        let gateway = kept.start().await;
         for server in ["recipes", "fetch"] {
             let up = format!("toolwharf_server_up{{server={server:?}}} 1");
             wait_for(&up, DEADLINE, async || {
-                let metrics = this.at("/metrics").get(&[]).await.collect(DEADLINE).await;
-                metrics.text().contains(&up)
+                let metrics = gateway.raw("/metrics").get(&[]).await;
+                metrics.collect(DEADLINE).await.text().contains(&up)
             })
             .await;
         }
-        this
-    }
-
-    /// A client for that path, without a key.
-    pub(crate) fn at(&self, path: &str) -> RawClient {
-        RawClient::new(&format!("{}{path}", self.url))
-    }
-
-    pub(crate) fn key(&self) -> String {
-        let file = self.folder.path().join("data/admin-token");
-        let key = fs::read_to_string(file).expect("a key");
-        key.trim().to_owned()
-    }
-
-    pub(crate) async fn api(&self, method: Method, path: &str, body: &Value) -> Reply {
-        let client = self.at(&format!("/api/v1{path}"));
-        let client = client.with("authorization", &format!("Bearer {}", self.key()));
-        let body = match body {
-            Value::Null => String::new(),
-            body => body.to_string(),
-        };
-        let reply = client.send(method, &[], body).await;
-        reply.collect(DEADLINE).await
+        Self { gateway, kept }
     }
 
     /// The title and source of each recipe in the database.
     async fn stored(&self) -> Vec<(String, Option<String>)> {
-        let file = self.folder.path().join("data/recipes.db");
+        let file = self.kept.data("recipes.db");
         let options = SqliteConnectOptions::new().filename(file).read_only(true);
         let mut file = SqliteConnection::connect_with(&options)
             .await
@@ -123,12 +79,35 @@ impl Vault {
     }
 }
 
+/// Asserts that the chat page is served.
+async fn has_page(client: RawClient) {
+    let page = client.get(&[]).await.collect(DEADLINE).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+}
+
+/// Sends a message to the agent, which must end its turn.
+async fn chats(client: RawClient, message: &str) {
+    let message = json!({ "message": message });
+    let said = client.post(message.to_string()).await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    checks::contains(said.text(), &[r#""type":"done""#]);
+}
+
+/// The search path of this process, with these directories before it.
+fn path_with(first: &[&Path]) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let first: String = first
+        .iter()
+        .map(|folder| format!("{}:", folder.display()))
+        .collect();
+    first + &path
+}
+
 /// Copies the example, with this model. Returns the copy and the directory of installed tools.
-fn copy(llm: &Llm) -> (TempDir, PathBuf) {
+async fn copy(llm: &Llm) -> (Kept, PathBuf) {
     let example = example();
-    let folder = tempfile::Builder::new().prefix("recipes-").tempdir();
-    let folder = folder.expect("a folder");
-    let at = |name: &str| folder.path().join(name);
+    let kept = Kept::sqlite().await;
+    let at = |name: &str| kept.dir.path().join(name);
     let read = |name: &str| {
         fs::read_to_string(example.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
@@ -136,11 +115,11 @@ fn copy(llm: &Llm) -> (TempDir, PathBuf) {
     let arguments = &mut servers["mcpServers"]["fetch"]["args"];
     let arguments = arguments.as_array_mut().expect("arguments");
     arguments.push("--allow-private-ips".into());
-    fs::write(at("mcp.json"), servers.to_string()).expect("written");
+    kept.servers(servers["mcpServers"].take());
     let url = format!("[agent]\nbase_url = {:?}\n", llm.url());
     let settings = read("toolwharf.toml").replacen("[agent]\n", &url, 1);
     assert!(settings.contains(&url), "{settings}");
-    fs::write(at("toolwharf.toml"), settings).expect("written");
+    kept.settings(&settings);
     fs::write(at("prompt.md"), read("prompt.md")).expect("written");
     // The tools that the command would install at its first run.
     let work = node_modules();
@@ -152,7 +131,7 @@ fn copy(llm: &Llm) -> (TempDir, PathBuf) {
         tools.display()
     );
     std::os::unix::fs::symlink(tools, at("tools")).expect("a link");
-    (folder, work.to_owned())
+    (kept, work.to_owned())
 }
 
 fn example() -> PathBuf {
@@ -197,19 +176,8 @@ fn script(url: &str) -> Value {
 async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_chat() {
     let llm = Llm::start(&turns(&[says("Hello.")])).await;
     let vault = Vault::start(&llm).await;
-    let page = vault.at("/chat").get(&[]).await.collect(DEADLINE).await;
-    assert_eq!(page.status, 200, "{}", page.text());
-    let message = json!({ "message": "Hello?" });
-    let said = vault.api(Method::POST, "/chat", &message).await;
-    assert_eq!(said.status, 200, "{}", said.text());
-    assert!(said.text().contains(r#""type":"done""#), "{}", said.text());
-
-    let asked = llm.requests().await;
-    let tools = asked[0]["body"]["tools"].as_array().expect("tools");
-    let names: BTreeSet<&str> = tools
-        .iter()
-        .filter_map(|tool| tool["name"].as_str())
-        .collect();
+    has_page(vault.gateway.raw("/chat")).await;
+    chats(vault.gateway.admin("/chat"), "Hello?").await;
     let expected = [
         "create_recipe",
         "delete_recipe",
@@ -221,32 +189,28 @@ async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_c
         "read_result",
         "update_recipe",
     ];
-    assert_eq!(names, BTreeSet::from(expected));
-    assert_eq!(tools.len(), expected.len());
+    assert_eq!(offered(&llm.requests().await[0]), expected);
 }
 
-/// `cargo xtask recipes` itself, without the build, which is done already: the printed link opens the page, the key in
-/// it reaches the agent, and Ctrl-C ends everything.
+/// `cargo xtask recipes` itself, without the build, which is done already. The printed link opens the page, the key in
+/// the link gives access to the agent, and Ctrl-C ends all processes.
 #[tokio::test]
 async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
     let llm = Llm::start(&turns(&[says("Hello.")])).await;
-    let (folder, work) = copy(&llm);
-    let cargo = folder.path().join("cargo");
-    let built = folder.path().join("built");
+    let (kept, work) = copy(&llm).await;
+    let folder = kept.dir.path();
+    let cargo = folder.join("cargo");
+    let built = folder.join("built");
     let real = std::env::var("CARGO").unwrap_or_else(|_| env!("CARGO").to_owned());
     let stub = format!(
         "#!/bin/sh\ncase \"$1\" in\nbuild) echo \"$@\" > {built:?} ;;\n*) exec {real:?} \"$@\" ;;\nesac\n"
     );
     fs::write(&cargo, stub).expect("written");
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("executable");
-    // A port that was just free.
+    // This port was free a moment ago.
     let address = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .expect("an address");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = [work.join("venv/bin")]
-        .into_iter()
-        .chain(std::env::split_paths(&path));
     let profile = Bin::path("toolwharf");
     let profile = profile.parent().expect("it is in a folder");
     let is_release = profile.ends_with("release");
@@ -254,11 +218,11 @@ async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
     let mut command = Command::new(Bin::path("xtask"));
     command
         .args(["recipes", "--listen", &address.to_string(), "--example"])
-        .arg(folder.path())
+        .arg(folder)
         .args(is_release.then_some("--release"))
         .env("CARGO", &cargo)
         .env("CARGO_TARGET_DIR", target)
-        .env("PATH", std::env::join_paths(path).expect("a PATH"))
+        .env("PATH", path_with(&[&work.join("venv/bin")]))
         .env("ANTHROPIC_API_KEY", "sk-test")
         .env_remove("RUST_LOG");
     let mut process = Process::spawn(command);
@@ -273,13 +237,10 @@ async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
     let packages = "build --package=toolwharf --package=recipe-vault";
     assert!(asked.starts_with(packages), "{asked}");
     let page = RawClient::new(&format!("{}/chat", link.0));
-    let page = page.get(&[]).await.collect(DEADLINE).await;
-    assert_eq!(page.status, 200, "{}", page.text());
-    let chat = RawClient::new(&format!("{}/api/v1/chat", link.0));
+    has_page(page.clone()).await;
+    let chat = page.at("/api/v1/chat");
     let chat = chat.with("authorization", &format!("Bearer {}", link.1));
-    let said = chat.post(json!({ "message": "Hello?" }).to_string()).await;
-    let said = String::from_utf8_lossy(&said.body).into_owned();
-    assert!(said.contains(r#""type":"done""#), "{said}");
+    chats(chat, "Hello?").await;
     let asked = llm.requests().await;
     let names = asked[0]["body"]["tools"].as_array().map(Vec::len);
     assert_eq!(names, Some(8), "{}", asked[0]["body"]["tools"]);
@@ -296,18 +257,16 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     let url = site.at("/soup");
     let llm = Llm::start(&script(&url)).await;
     let vault = Vault::start(&llm).await;
+    let page = format!("{}/chat", vault.gateway.url);
     let browser = Browser::open().await;
     browser
-        .go(&format!("{}/chat#key={}", vault.url, vault.key()))
+        .go(&format!("{page}#key={}", vault.gateway.token))
         .await;
     browser
         .wait("document.querySelectorAll('#servers li').length === 2")
         .await;
     // The key has been removed from the address bar.
-    assert_eq!(
-        browser.eval("location.href").await,
-        format!("{}/chat", vault.url)
-    );
+    assert_eq!(browser.eval("location.href").await, page);
     browser
         .type_into("#message", &format!("Keep {url}{ENTER}"))
         .await;
@@ -316,45 +275,35 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
         .await;
 
     // All content from the web page is shown as text.
-    assert_eq!(browser.texts(".recipe h2").await, [TITLE]);
-    assert_eq!(
-        browser.texts(".recipe .ingredients li").await,
-        [INGREDIENT, "1 l stock"]
-    );
-    assert_eq!(
-        browser.texts(".recipe .steps li").await,
-        ["Cut the leeks.", STEP]
-    );
-    assert_eq!(
-        browser.texts(".recipe dl div").await,
-        [
-            "Preparation15 min",
-            "Cooking1 h 15 min",
-            "In all1 h 30 min",
-            "Serves4"
-        ]
-    );
+    for (selector, texts) in [
+        (".recipe h2", &[TITLE][..]),
+        (".recipe .ingredients li", &[INGREDIENT, "1 l stock"]),
+        (".recipe .steps li", &["Cut the leeks.", STEP]),
+        (
+            ".recipe dl div",
+            &[
+                "Preparation15 min",
+                "Cooking1 h 15 min",
+                "In all1 h 30 min",
+                "Serves4",
+            ],
+        ),
+        (".tool .name", &["fetch", "create_recipe", "display_recipe"]),
+        (".tool .state", &["done", "done", "done"]),
+        (".theirs > .md strong", &["the soup"]),
+    ] {
+        assert_eq!(browser.texts(selector).await, texts, "{selector}");
+    }
     // The recipe's page is on this computer, so its link is a button that asks before it opens the page.
     let link = "[document.querySelectorAll('.recipe a').length, document.querySelector('.recipe [role=link]')?.tagName]";
     assert_eq!(browser.eval(link).await, json!([0, "BUTTON"]));
-    assert_eq!(
-        browser.texts(".tool .name").await,
-        ["fetch", "create_recipe", "display_recipe"]
-    );
-    assert_eq!(
-        browser.texts(".tool .state").await,
-        ["done", "done", "done"]
-    );
-    assert_eq!(browser.texts(".theirs > .md strong").await, ["the soup"]);
     harmless(&browser).await;
-    assert_eq!(
-        vault.stored().await,
-        [(TITLE.to_owned(), Some(url.clone()))]
-    );
+    let stored = [(TITLE.to_owned(), Some(url.clone()))];
+    assert_eq!(vault.stored().await, stored);
 
     // The conversation is kept: after a reload the same card is shown.
     browser.go("about:blank").await;
-    browser.go(&format!("{}/chat", vault.url)).await;
+    browser.go(&page).await;
     browser
         .wait("document.querySelectorAll('#list li').length === 1")
         .await;
@@ -363,7 +312,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     assert_eq!(browser.texts(".recipe h2").await, [TITLE]);
     assert_eq!(browser.texts(".mine").await, [format!("Keep {url}")]);
 
-    // The conversation continues. Text and cards from the model are equally harmless.
+    // The conversation continues. Text and cards from the model are harmless, too.
     let mut bad = recipe("javascript:document.title='owned'");
     bad["tags"] = json!(["<i>tag</i>"]);
     bad["notes"] = "<svg onload=\"document.title='owned'\">".into();
@@ -401,13 +350,9 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
     browser
         .wait("document.querySelectorAll('#list li').length === 0")
         .await;
-    let left = vault.api(Method::GET, "/conversations", &Value::Null).await;
-    assert!(
-        left.text().starts_with(r#"{"conversations":[]"#),
-        "{}",
-        left.text()
-    );
-    // No policy was violated either.
+    let left = vault.gateway.ok("GET", "/conversations", Value::Null).await;
+    assert_eq!(left["conversations"], json!([]));
+    // The browser reported no violation of the content security policy.
     let complaints = browser.complaints().await;
     assert!(complaints.is_empty(), "{complaints:?}");
     browser.quit().await;
@@ -433,15 +378,13 @@ async fn r04_the_whole_of_it_fits_into_a_small_home_server() {
     let url = site.at("/soup");
     let llm = Llm::start(&script(&url)).await;
     let vault = Vault::start(&llm).await;
-    let message = json!({ "message": format!("Keep {url}") });
-    let said = vault.api(Method::POST, "/chat", &message).await;
-    assert!(said.text().contains(r#""type":"done""#), "{}", said.text());
+    chats(vault.gateway.admin("/chat"), &format!("Keep {url}")).await;
     assert_eq!(vault.stored().await.len(), 1);
 
-    let tree = tree(vault.process.pid());
+    let tree = tree(vault.gateway.process.pid());
     let mut sums = [0; 2];
     for (pid, name) in &tree {
-        let [proportional, resident] = memory(*pid);
+        let [proportional, resident] = ["Pss:", "Rss:"].map(|field| rollup(*pid, field));
         println!("{name} ({pid}): {proportional} KiB PSS, {resident} KiB RSS");
         sums[0] += proportional;
         sums[1] += resident;
@@ -461,45 +404,16 @@ async fn r04_the_whole_of_it_fits_into_a_small_home_server() {
 
 /// Returns the process and its descendants, with their names.
 fn tree(root: u32) -> Vec<(u32, String)> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir("/proc").expect("/proc") {
-        let name = entry.expect("an entry").file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        // `pid (name) state parent …`, where the name may contain anything. The file is missing if the process is gone.
-        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-            continue;
-        };
-        let (head, tail) = stat.rsplit_once(") ").expect("a name");
-        let name = head.split_once(" (").expect("a name").1.to_owned();
-        let parent = tail
-            .split(' ')
-            .nth(1)
-            .and_then(|parent| parent.parse().ok());
-        all.push((pid, parent.unwrap_or(0), name));
-    }
-    let mut found: Vec<(u32, String)> = all
-        .iter()
-        .filter(|(pid, ..)| *pid == root)
-        .map(|(pid, _, name)| (*pid, name.clone()))
-        .collect();
+    let mut pids = vec![root];
     let mut at = 0;
-    while at < found.len() {
-        let parent = found[at].0;
-        let children = all.iter().filter(|(_, of, _)| *of == parent);
-        found.extend(children.map(|(pid, _, name)| (*pid, name.clone())));
+    while at < pids.len() {
+        pids.extend(children(pids[at]));
         at += 1;
     }
-    found
-}
-
-/// Returns PSS and RSS in KiB (proc(5), `smaps_rollup`).
-fn memory(pid: u32) -> [u64; 2] {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("a living process");
-    ["Pss:", "Rss:"].map(|field| {
-        let line = text.lines().find(|line| line.starts_with(field));
-        let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        number.unwrap_or_else(|| panic!("no {field} of {pid}"))
-    })
+    let names = pids.into_iter().filter_map(|pid| {
+        // The file is missing if the process is gone.
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some((pid, name.trim_end().to_owned()))
+    });
+    names.collect()
 }

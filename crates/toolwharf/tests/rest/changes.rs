@@ -1,8 +1,8 @@
-//! Changes of the configuration file over the API: refusals, and answers that are true at once.
+//! Changes of the configuration file over the API: refusals, and responses that already reflect the change.
 
 use crate::{
-    api::{Api, problem, requests},
-    common::{Gateway, Setup, scripted},
+    api::{Api, problem},
+    common::{Gateway, Setup, body, scripted},
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -15,22 +15,16 @@ fn file(gateway: &Gateway) -> String {
 
 #[tokio::test]
 async fn what_is_wrong_changes_nothing_and_is_explained() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let before = file(&gateway);
     let admin = Api::admin(&gateway);
     let pid = async || admin.get("/mcp/servers/one").await["pid"].clone();
     let running = pid().await;
     assert!(running.is_u64());
-    let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
-    let large = format!("{{\"command\":\"{}\"}}", "x".repeat(300 << 10));
-    let refused = async |method: &str, path: &str, body: &str, status: u16, part: &str| {
-        let detail = admin.refused(method, path, body, status).await["detail"].to_string();
-        assert!(detail.contains(part), "{method} {path}: {detail}");
-        assert!(!detail.contains("sesame"), "{detail}");
-    };
-    refused("PUT", "/mcp/servers/x", &deep, 400, "JSON").await;
-    refused("PUT", "/mcp/servers/x", &large, 413, "large").await;
+    let (open, close) = ("[".repeat(10_000), "]".repeat(10_000));
+    let deep = format!("PUT /mcp/servers/x 400 JSON | {{\"a\":{open}{close}}}");
+    let large = "x".repeat(300 << 10);
+    let large = format!("PUT /mcp/servers/x 413 limit | {{\"command\":\"{large}\"}}");
     let table = r#"
         PUT /mcp/servers/x 400 JSON | {
         PUT /mcp/servers/x 400 JSON |
@@ -56,8 +50,9 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
         POST /import 409 invalid JSON | {"text":"{"}
         POST /import 400 text | {}
     "#;
-    for (method, path, status, part, body) in requests(table) {
-        refused(method, path, body, status, part).await;
+    for table in [&*deep, &*large, table] {
+        let problems = admin.refuses(table).await.to_string();
+        assert!(!problems.contains("sesame"), "{problems}");
     }
     let none_match = [("if-none-match", "*")];
     let path = "/api/v1/mcp/servers/one";
@@ -69,19 +64,14 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
 
 #[tokio::test]
 async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let broken = json!({"mcpServers": {"one": scripted("one", &[]), "bad": {"type": "pigeon"}}});
     gateway.replace(&gateway.servers_file(), &broken.to_string());
     gateway.logged("keeping the old one").await;
     let admin = Api::admin(&gateway);
     let saved = admin.put("/mcp/servers/two", scripted("two", &[])).await;
-    assert!(
-        saved["notices"][0]
-            .as_str()
-            .is_some_and(|w| w.contains("pigeon")),
-        "{saved}"
-    );
+    let notice = saved["notices"][0].as_str().expect("a notice");
+    assert!(notice.contains("pigeon"), "{saved}");
     assert_eq!(saved["status"], "unusable", "{saved}");
     // Removing the invalid entry puts the whole file into effect.
     admin.delete("/mcp/servers/bad").await;
@@ -90,30 +80,18 @@ async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
 
 #[tokio::test]
 async fn answers_reflect_the_change_and_no_change_is_lost() {
-    let mut gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
-    let path = |n: usize| format!("/api/v1/mcp/servers/s{n}");
-    let token = format!("Bearer {}", gateway.token());
+    let mut gateway = Setup::new().scripted("one", &[]).connected().await;
     let mut all = JoinSet::new();
     for n in 0..24 {
-        let (client, token) = (gateway.at(&path(n)), token.clone());
+        let client = gateway.admin(&format!("/mcp/servers/s{n}"));
         all.spawn(async move {
-            let headers = [("authorization", token.as_str())];
             // Disabled, because this test is about files and not about processes.
-            let body = r#"{"command":"true","disabled":true}"#;
-            let reply = client
-                .send(Method::PUT, &headers, body)
-                .await
-                .collect(DEADLINE)
-                .await;
+            let entry = r#"{"command":"true","disabled":true}"#;
+            let reply = client.send(Method::PUT, &[], entry).await;
+            let reply = reply.collect(DEADLINE).await;
             assert_eq!(reply.status, 201, "{}", reply.text());
-            let saved: Value = serde_json::from_slice(&reply.body).expect("JSON");
-            assert_eq!(saved["status"], "disabled", "{saved}");
-            let reply = client
-                .send(Method::GET, &headers, "")
-                .await
-                .collect(DEADLINE)
-                .await;
+            assert_eq!(body(&reply)["status"], "disabled", "{}", reply.text());
+            let reply = client.get(&[]).await.collect(DEADLINE).await;
             assert_eq!(reply.status, 200, "{}", reply.text());
         });
     }

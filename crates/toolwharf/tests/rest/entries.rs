@@ -1,11 +1,13 @@
 //! Showing and changing server entries, wherever they are declared.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
-use testkit::Reply;
+use testkit::{DEADLINE, Reply};
 
 use crate::{
     api::{Api, problem},
-    common::{Setup, scripted},
+    common::{Setup, body, holds, scripted},
 };
 
 const ENTRY_PATH: &str = "/api/v1/mcp/servers/notes/entry";
@@ -15,6 +17,25 @@ async fn put(api: &Api<'_>, path: &str, entry: &Value, tag: &str) -> Reply {
         .await
 }
 
+/// Puts an entry, which must be accepted. Returns the answer as text.
+async fn saved(api: &Api<'_>, path: &str, entry: &Value, tag: &str) -> String {
+    let reply = put(api, path, entry, tag).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.text()
+}
+
+/// Returns what is shown of an entry, which must have no secret, and its tag.
+async fn shown(api: &Api<'_>, path: &str) -> (Value, String) {
+    let reply = api.ask("GET", path, "", &[]).await;
+    assert!(!reply.text().contains("hidden"), "{}", reply.text());
+    let tag = reply.header("etag").expect("a tag").to_owned();
+    (body(&reply), tag)
+}
+
+fn read(file: &Path) -> String {
+    std::fs::read_to_string(file).expect("the file")
+}
+
 #[tokio::test]
 async fn an_entry_of_the_file_is_changed_where_it_stands() {
     let mut notes = scripted("notes", &[]);
@@ -22,15 +43,12 @@ async fn an_entry_of_the_file_is_changed_where_it_stands() {
     notes["mine"] = json!("kept");
     let gateway = Setup::new().server("notes", notes).connected().await;
     let file = gateway.servers_file();
-    let text = std::fs::read_to_string(&file).expect("the file");
+    let text = read(&file);
     let text = text.replacen('{', "{ // of mine\n", 1);
     std::fs::write(&file, &text).expect("written");
     let api = Api::admin(&gateway);
 
-    let shown = api.ask("GET", ENTRY_PATH, "", &[]).await;
-    let tag = shown.header("etag").expect("a tag").to_owned();
-    assert!(!shown.text().contains("sk-hidden"), "{}", shown.text());
-    let shown: Value = serde_json::from_slice(&shown.body).expect("JSON");
+    let (shown, tag) = shown(&api, ENTRY_PATH).await;
     assert_eq!(shown["file"], json!(file));
     let env = json!({ "TOKEN": "•••", "PLACE": "${HOME}" });
     assert_eq!(shown["entry"]["env"], env);
@@ -39,41 +57,27 @@ async fn an_entry_of_the_file_is_changed_where_it_stands() {
     entry["env"]["MORE"] = "sk-hidden-2".into();
     entry["timeout"] = 5000.into();
     let trial = format!("{ENTRY_PATH}?dry_run=true");
-    let told = put(&api, &trial, &entry, &tag).await;
-    assert_eq!(told.status, 200, "{}", told.text());
-    assert!(
-        told.text().contains("+  \\\"timeout\\\": 5000"),
-        "{}",
-        told.text()
-    );
-    assert!(!told.text().contains("sk-hidden"), "{}", told.text());
-    assert_eq!(std::fs::read_to_string(&file).expect("the file"), text);
+    let told = saved(&api, &trial, &entry, &tag).await;
+    holds(&told, &["+  \\\"timeout\\\": 5000"]);
+    assert!(!told.contains("sk-hidden"), "{told}");
+    assert_eq!(read(&file), text);
 
-    let saved = put(&api, ENTRY_PATH, &entry, &tag).await;
-    assert_eq!(saved.status, 200, "{}", saved.text());
-    let now = std::fs::read_to_string(&file).expect("the file");
-    for kept in [
-        "// of mine",
-        "sk-hidden-1",
-        "sk-hidden-2",
-        "\"mine\"",
-        "5000",
-    ] {
-        assert!(now.contains(kept), "{kept}: {now}");
-    }
-    let backup = file.with_extension("json.bak");
-    assert_eq!(std::fs::read_to_string(backup).expect("a copy"), text);
+    saved(&api, ENTRY_PATH, &entry, &tag).await;
+    let now = read(&file);
+    holds(&now, &["// of mine", "\"mine\"", "5000"]);
+    holds(&now, &["sk-hidden-1", "sk-hidden-2"]);
+    assert_eq!(read(&file.with_extension("json.bak")), text);
     assert_eq!(api.get("/mcp/servers/notes").await["call_timeout_ms"], 5000);
 
     // The tag is from before the change.
     problem(&put(&api, ENTRY_PATH, &entry, &tag).await, 412);
-    assert_eq!(std::fs::read_to_string(&file).expect("the file"), now);
+    assert_eq!(read(&file), now);
 }
 
 #[tokio::test]
 async fn what_is_wrong_with_an_entry_is_told_with_its_place() {
     let gateway = Setup::new().scripted("notes", &[]).serve().await;
-    let text = std::fs::read_to_string(gateway.servers_file()).expect("the file");
+    let text = read(&gateway.servers_file());
     let api = Api::admin(&gateway);
     let refused = async |entry: Value| {
         let problem = problem(&put(&api, ENTRY_PATH, &entry, "*").await, 422);
@@ -85,15 +89,12 @@ async fn what_is_wrong_with_an_entry_is_told_with_its_place() {
     let entry = json!({ "command": "c", "args": ["a", 1], "toolwharf": { "sandbox": { "memory": "much" }, "maxConcurrency": 0 } });
     let pointers = refused(entry).await;
     for pointer in ["/args/1", "/toolwharf/maxConcurrency", "/toolwharf/sandbox"] {
-        assert!(
-            pointers.contains(&json!(pointer)),
-            "{pointer}: {pointers:?}"
-        );
+        let found = pointers.contains(&json!(pointer));
+        assert!(found, "{pointer}: {pointers:?}");
     }
     let pointers = refused(json!({ "command": "c", "env": { "NEW": "•••" } })).await;
     assert_eq!(pointers, ["/env/NEW"]);
-    let now = std::fs::read_to_string(gateway.servers_file()).expect("the file");
-    assert_eq!(now, text);
+    assert_eq!(read(&gateway.servers_file()), text);
 }
 
 #[tokio::test]
@@ -103,49 +104,35 @@ async fn entries_of_projects_and_registrations_are_changed_alike() {
     api.put("/projects/shop", json!({ "name": "Shop" })).await;
     let entry = json!({ "type": "sse", "url": "https://x.example.com/sse", "enabled": false,
         "description": "What it is for", "headers": { "X-Key": "hidden-1", "X-More": "${MORE}" } });
-    api.server("shop", "web", entry.clone())
-        .await;
+    api.server("shop", "web", entry.clone()).await;
     let path = "/api/v1/mcp/servers/web/entry?project=shop";
-    let shown = api.ask("GET", path, "", &[]).await;
-    let tag = shown.header("etag").expect("a tag").to_owned();
-    let mut told: Value = serde_json::from_slice(&shown.body).expect("JSON");
+    let (mut told, tag) = shown(&api, path).await;
     assert_eq!(told["entry"]["headers"]["X-Key"], "•••");
     told["entry"]["headers"]["X-More"] = "${OTHER}".into();
-    let reply = put(&api, path, &told["entry"], &tag).await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
+    saved(&api, path, &told["entry"], &tag).await;
     let now = api.get("/mcp/servers/web?project=shop").await;
     assert_eq!(now["config"]["headers"]["X-Key"], "•••");
     assert_eq!(now["config"]["headers"]["X-More"], "${OTHER}");
-    for (key, value) in [
-        ("transport", json!("sse")),
-        ("enabled", json!(false)),
-        ("description", entry["description"].clone()),
-    ] {
-        assert_eq!(now[key], value, "{key}");
-    }
+    assert_eq!(now["transport"], "sse");
+    assert_eq!(now["enabled"], false);
+    assert_eq!(now["description"], entry["description"]);
     problem(&put(&api, path, &told["entry"], &tag).await, 412);
 
     let registered = json!({ "name": "hosted", "command": ["no-such-program"], "env": { "A": "hidden-2" }, "enabled": false });
     let made = api.ok("POST", "/mcp/servers", registered).await;
-    let path = format!(
-        "/api/v1/mcp/servers/{}/entry",
-        made["id"].as_str().expect("an id")
-    );
-    let shown = api.ask("GET", &path, "", &[]).await;
-    let tag = shown.header("etag").expect("a tag").to_owned();
-    let mut told: Value = serde_json::from_slice(&shown.body).expect("JSON");
+    let id = made["id"].as_str().expect("an id");
+    let path = format!("/api/v1/mcp/servers/{id}/entry");
+    let (mut told, tag) = shown(&api, &path).await;
     assert_eq!(told["declared"], "registered");
     assert_eq!(told["entry"]["env"]["A"], "•••");
     told["entry"]["description"] = "later".into();
-    let reply = put(&api, &path, &told["entry"], &tag).await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
+    saved(&api, &path, &told["entry"], &tag).await;
     told["entry"]["disk"] = "much".into();
     let trial = format!("{path}?dry_run=true");
     problem(&put(&api, &trial, &told["entry"], "*").await, 422);
 
     // A project key reaches only its own entries, and none in the configuration file.
-    let (_, token) = api.key("shop", "manage").await;
-    let own = Api::with(&gateway, &token);
+    let own = api.keyed("shop", "manage").await;
     problem(&own.ask("GET", &path, "", &[]).await, 404);
 }
 
@@ -160,10 +147,7 @@ fn secretive() -> Value {
 async fn told_in_events(api: &Api<'_>, server: &str) -> String {
     let mut stream = api.open("GET", "/api/v1/events", "", &[]).await;
     loop {
-        let event = stream
-            .next_event(testkit::DEADLINE)
-            .await
-            .expect("an event");
+        let event = stream.next_event(DEADLINE).await.expect("an event");
         if event.data.contains(server) {
             return event.data;
         }
@@ -190,8 +174,7 @@ async fn no_answer_tells_a_secret_of_an_entry() {
     assert!(!hosted.to_string().contains("hidden"), "{hosted}");
     let manifest = json!({ "name": "product", "version": "1", "mcp": { "servers": { "brought": secretive() } } });
     admin.put("/projects/shop/products/product", manifest).await;
-    let (_, token) = admin.key("shop", "manage").await;
-    let manager = Api::with(&gateway, &token);
+    let manager = admin.keyed("shop", "manage").await;
     let id = hosted["id"].as_str().expect("an id");
     for api in [&admin, &manager] {
         for path in [
@@ -216,7 +199,7 @@ async fn no_answer_tells_a_secret_of_an_entry() {
     }
     let told = admin.get(&format!("/mcp/servers/{id}/entry")).await;
     assert!(!told.to_string().contains("hidden"), "{told}");
-    // Names are not secret.
+    // The names of headers and secrets may be shown.
     let told = manager.get(&put("web")).await;
     assert_eq!(told["config"]["headers"]["X-More"], "${MORE}");
     let target = told["target"].as_str().expect("a target");
@@ -225,21 +208,15 @@ async fn no_answer_tells_a_secret_of_an_entry() {
 
 #[tokio::test]
 async fn a_masked_value_is_sent_to_no_other_server() {
-    let gateway = Setup::new()
-        .server(
-            "filed",
-            json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": "hidden-1" }, "enabled": false }),
-        )
-        .serve()
-        .await;
+    let entry = |key: &str| json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": key }, "enabled": false });
+    let setup = Setup::new().server("filed", entry("hidden-1"));
+    let gateway = setup.serve().await;
     let api = Api::admin(&gateway);
     api.project("shop").await;
-    let web = json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": "hidden-2" }, "enabled": false });
-    api.server("shop", "web", web).await;
-    let (_, token) = api.key("shop", "manage").await;
-    let manager = Api::with(&gateway, &token);
-    let moved =
-        json!({ "url": "http://127.0.0.2:9/mcp", "headers": { "X-Key": "•••" }, "enabled": false });
+    api.server("shop", "web", entry("hidden-2")).await;
+    let manager = api.keyed("shop", "manage").await;
+    let mut moved = entry("•••");
+    moved["url"] = "http://127.0.0.2:9/mcp".into();
     for (who, path) in [
         (&manager, "/mcp/servers/web?project=shop"),
         (&manager, "/mcp/servers/web/entry?project=shop"),
@@ -275,37 +252,30 @@ async fn fields_of_the_other_kind_and_files_of_the_host_are_refused() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
     api.project("shop").await;
-    let (_, token) = api.key("shop", "manage").await;
-    let manager = Api::with(&gateway, &token);
+    let manager = api.keyed("shop", "manage").await;
     let both = json!({ "type": "http", "url": "http://127.0.0.1:9/mcp", "command": "sh", "args": ["-c", "true"],
         "env": { "A": "1" }, "enabled": false });
     for (who, path) in [
-        (&manager, "/api/v1/mcp/servers/both?project=shop"),
-        (&api, "/api/v1/mcp/servers/both?project=shop"),
-        (&api, "/api/v1/mcp/servers/both"),
+        (&manager, "/mcp/servers/both?project=shop"),
+        (&api, "/mcp/servers/both?project=shop"),
+        (&api, "/mcp/servers/both"),
     ] {
-        let reply = who.ask("PUT", path, both.to_string(), &[]).await;
-        let refused = problem(&reply, 422);
+        let refused = who.refused("PUT", path, &both.to_string(), 422).await;
         let errors = refused["errors"].as_array().expect("errors");
         let places: Vec<&Value> = errors.iter().map(|error| &error["pointer"]).collect();
         assert_eq!(places, ["/command", "/args", "/env"], "{path}");
     }
     let stdio = json!({ "type": "stdio", "command": "sh", "url": "http://127.0.0.1:9/mcp", "enabled": false });
-    let path = "/api/v1/mcp/servers/both?project=shop";
-    let reply = api.ask("PUT", path, stdio.to_string(), &[]).await;
-    problem(&reply, 422);
     let mut registration = both.clone();
     registration["name"] = "both".into();
-    api.refused("POST", "/mcp/servers", &registration.to_string(), 422)
-        .await;
     let manifest = json!({ "name": "p", "version": "1", "mcp": { "servers": { "both": both } } });
-    api.refused(
-        "PUT",
-        "/projects/shop/products/p",
-        &manifest.to_string(),
-        422,
-    )
-    .await;
+    for (method, path, body) in [
+        ("PUT", "/mcp/servers/both?project=shop", stdio),
+        ("POST", "/mcp/servers", registration),
+        ("PUT", "/projects/shop/products/p", manifest),
+    ] {
+        api.refused(method, path, &body.to_string(), 422).await;
+    }
 
     let file = json!({ "url": "http://127.0.0.1:9/mcp", "enabled": false, "login": { "grant": "jwt_bearer",
         "clientId": "c", "assertionFile": "/etc/hostname" } });
@@ -313,9 +283,8 @@ async fn fields_of_the_other_kind_and_files_of_the_host_are_refused() {
         file.clone(),
         json!({ "url": file["url"], "enabled": false, "toolwharf": { "login": file["login"] } }),
     ] {
-        let path = "/api/v1/mcp/servers/file?project=shop";
-        let reply = manager.ask("PUT", path, entry.to_string(), &[]).await;
-        problem(&reply, 403);
+        let path = "/mcp/servers/file?project=shop";
+        manager.refused("PUT", path, &entry.to_string(), 403).await;
     }
     api.server("shop", "file", file).await;
 }

@@ -36,10 +36,8 @@ async fn what_happens_is_told_as_it_happens() {
     let first = until(&mut stream, "server", |_| true).await;
     assert_eq!(first, admin.get("/mcp/servers/one").await, "{first:#}");
 
-    // A call, and its effect on the server.
-    let call = json!({"method": "tools/call", "params": {"name": "crash", "arguments": {}}});
-    let path = "/api/v1/mcp/servers/one/call";
-    admin.ask("POST", path, call.to_string(), &[]).await;
+    // The stream reports a call, and its effect on the server.
+    admin.call("one", "crash", json!({})).await;
     let called = until(&mut stream, "call", |call| call["status"] == "error").await;
     assert_eq!(called["tool"], "crash", "{called:#}");
     let mut stream = follow(&admin).await;
@@ -47,10 +45,8 @@ async fn what_happens_is_told_as_it_happens() {
     let up = until(&mut stream, "server", again).await;
     assert!(up["last_crash"]["cause"].is_string(), "{up:#}");
 
-    // Changed tools, then an added and a removed server.
-    let add =
-        json!({"method": "tools/call", "params": {"name": "set_tools", "arguments": {"count": 3}}});
-    admin.ask("POST", path, add.to_string(), &[]).await;
+    // The stream reports changed tools, then an added and a removed server.
+    admin.call("one", "set_tools", json!({"count": 3})).await;
     let told = until(&mut stream, "tools", |_| true).await;
     assert_eq!(told, json!({"id": "one"}));
     gateway.edit(|servers| {
@@ -69,11 +65,7 @@ async fn what_happens_is_told_as_it_happens() {
 async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     let gateway = Setup::new().scripted("one", &[]).serve().await;
     let admin = Api::admin(&gateway);
-    for project in ["a", "b"] {
-        admin.project(project).await;
-        let path = format!("/mcp/servers/own?project={project}");
-        admin.put(&path, scripted("own", &[])).await;
-    }
+    admin.projects(&["a", "b"], "own", &[]).await;
     let (id, token) = admin.key("a", "read").await;
     let reader = Api::with(&gateway, &token);
     let mut stream = follow(&reader).await;
@@ -86,9 +78,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     }
     let call = until(&mut stream, "call", |call| call["status"] == "ok").await;
     assert_eq!(call["project"], "a", "{call:#}");
-    admin
-        .delete(&format!("/keys/{id}"))
-        .await;
+    admin.delete(&format!("/keys/{id}")).await;
     while let Some(event) = stream.next_event(DEADLINE).await {
         let data = event.json().unwrap_or_default();
         assert!(!data.to_string().contains(r#""project":"b""#), "{data:#}");
@@ -98,10 +88,8 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
 
 /// Makes a streamed call. Returns its events and its final event.
 async fn streamed(api: &Api<'_>, body: &Value) -> (Vec<Event>, Event) {
-    let path = "/api/v1/mcp/servers/one/call";
-    let reply = api
-        .ask("POST", path, body.to_string(), &[ACCEPT_STREAM])
-        .await;
+    let (path, body) = ("/api/v1/mcp/servers/one/call", body.to_string());
+    let reply = api.ask("POST", path, body, &[ACCEPT_STREAM]).await;
     let mut events = reply.events();
     let end = events.pop().unwrap_or_else(|| panic!("{}", reply.text()));
     (events, end)

@@ -1,1 +1,15 @@
+//! The REST API of a running gateway.
 
+mod api;
+mod authorization;
+mod changes;
+#[path = "../common/mod.rs"]
+mod common;
+mod entries;
+mod events;
+mod hosted;
+mod mcp;
+mod openapi;
+mod projects;
+mod schemathesis;
+mod settings;

@@ -5,7 +5,10 @@ use std::path::Path;
 use serde_json::Value;
 use testkit::DEADLINE;
 
-use crate::{api::Api, common::Setup};
+use crate::{
+    api::Api,
+    common::{Setup, body},
+};
 
 /// Path of the checked-in document.
 fn file() -> std::path::PathBuf {
@@ -15,14 +18,9 @@ fn file() -> std::path::PathBuf {
 #[tokio::test]
 async fn the_document_is_the_one_that_is_checked_in() {
     let gateway = Setup::new().serve().await;
-    let reply = gateway
-        .at("/openapi.json")
-        .get(&[])
-        .await
-        .collect(DEADLINE)
-        .await;
+    let reply = gateway.page("/openapi.json").await;
     assert_eq!(reply.status, 200);
-    let document: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    let document = body(&reply);
     let text = serde_json::to_string_pretty(&document).expect("JSON") + "\n";
     if std::env::var_os("TOOLWHARF_UPDATE").is_some() {
         std::fs::write(file(), &text).expect("written");
@@ -37,12 +35,9 @@ async fn the_document_is_the_one_that_is_checked_in() {
     // The document has every route of the table and everything that it references.
     let index = Api::admin(&gateway).get("").await;
     for route in index["routes"].as_array().expect("routes") {
-        let path = route["path"].as_str().expect("a path");
-        let method = route["method"]
-            .as_str()
-            .expect("a method")
-            .to_ascii_lowercase();
-        assert!(document["paths"][path][&method].is_object(), "{route}");
+        let [path, method] = ["path", "method"].map(|key| route[key].as_str().expect(key));
+        let operation = &document["paths"][path][method.to_ascii_lowercase()];
+        assert!(operation.is_object(), "{route}");
     }
     let mut wanted = Vec::new();
     references(&document, &mut wanted);
@@ -69,7 +64,7 @@ fn references(value: &Value, found: &mut Vec<String>) {
 #[tokio::test]
 async fn the_page_of_the_documentation_needs_nobody_else() {
     let gateway = Setup::new().serve().await;
-    let reply = gateway.at("/docs").get(&[]).await.collect(DEADLINE).await;
+    let reply = gateway.page("/docs").await;
     assert_eq!(reply.status, 200);
     let policy = reply.header("content-security-policy").expect("a policy");
     assert!(
@@ -81,7 +76,7 @@ async fn the_page_of_the_documentation_needs_nobody_else() {
     assert!(!unsafe_words.contains("unsafe"), "{policy}");
     let page = reply.text();
     assert!(!page.contains("://"), "nothing is loaded from other hosts");
-    // A page of another origin cannot read it, as with everything else.
+    // A page of another origin cannot read the document.
     let foreign = [("origin", "http://evil.example.com")];
     let reply = gateway.at("/openapi.json").get(&foreign).await;
     assert_eq!(reply.collect(DEADLINE).await.status, 403);

@@ -1,7 +1,7 @@
 //! Projects over the REST API: their configuration, permissions and preconditions.
 
-use crate::api::{Api, problem, requests};
-use crate::common::{Gateway, LEGACY, Setup, scripted};
+use crate::api::{Api, problem};
+use crate::common::{Gateway, LEGACY, Setup, item, scripted};
 use serde_json::{Value, json};
 use testkit::{Peer, peer};
 
@@ -23,14 +23,12 @@ async fn a_project_is_made_changed_listed_and_removed() {
     assert_eq!(changed["naming"], "always-prefix");
     assert_eq!(changed["enabled"], true);
 
-    // The same body again changes nothing and keeps its tag; the earlier tag is out of date.
-    let again = api
-        .ask("PUT", "/api/v1/projects/a", body.to_string(), &[])
-        .await;
+    // A second PUT of the same body changes nothing and keeps the tag; the earlier tag is out of date.
+    let path = "/api/v1/projects/a";
+    let again = api.ask("PUT", path, body.to_string(), &[]).await;
     let new_tag = again.header("etag").expect("a tag").to_owned();
     assert_eq!(again.status, 200);
     assert_ne!(tag, new_tag);
-    let path = "/api/v1/projects/a";
     for (headers, status) in [
         (vec![("if-match", tag.as_str())], 412),
         (vec![("if-none-match", "*")], 412),
@@ -39,13 +37,11 @@ async fn a_project_is_made_changed_listed_and_removed() {
         let reply = api.ask("PUT", path, body.to_string(), &headers).await;
         assert_eq!(reply.status, status, "{headers:?}: {}", reply.text());
     }
-    let none = api
-        .ask("PUT", "/api/v1/projects/none", "{}", &[("if-match", "*")])
-        .await;
+    let any = [("if-match", "*")];
+    let none = api.ask("PUT", "/api/v1/projects/none", "{}", &any).await;
     problem(&none, 412);
-    let unchanged = api
-        .ask("GET", path, "", &[("if-none-match", &new_tag)])
-        .await;
+    let known = [("if-none-match", &*new_tag)];
+    let unchanged = api.ask("GET", path, "", &known).await;
     assert_eq!(unchanged.status, 304);
     assert!(unchanged.body.is_empty());
 
@@ -58,10 +54,8 @@ async fn a_project_is_made_changed_listed_and_removed() {
         let page = api.get(&format!("/projects?limit=3&after={after}")).await;
         let rows = page["projects"].as_array().expect("projects");
         assert!(rows.len() <= 3);
-        seen.extend(
-            rows.iter()
-                .map(|row| row["id"].as_str().expect("an id").to_owned()),
-        );
+        let ids = rows.iter().map(|row| row["id"].as_str().expect("an id"));
+        seen.extend(ids.map(str::to_owned));
         match page["next"].as_str() {
             Some(next) => next.clone_into(&mut after),
             None => break,
@@ -87,53 +81,36 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     let made = api.server("a", "one", entry.clone()).await;
     assert_eq!(made["description"], "the one");
     assert_eq!(made["enabled"], true);
-    assert!(
-        made["reason"]
-            .as_str()
-            .is_some_and(|why| why.contains("secret set KEY")),
-        "{made}"
-    );
-    api.put("/projects/a/secrets/KEY", json!({"value": "sesame"}))
-        .await;
+    let reason = made["reason"].as_str().expect("a reason");
+    assert!(reason.contains("secret set KEY"), "{made}");
+    let secret = json!({"value": "sesame"});
+    api.put("/projects/a/secrets/KEY", secret).await;
 
     let tools = api.get("/tools?project=a").await;
-    let tool = tools["tools"]
-        .as_array()
-        .expect("tools")
-        .iter()
-        .find(|tool| tool["native"] == "echo");
-    assert_eq!(tool.expect("echo")["project"], "a", "{tools}");
+    let tool = item(&tools["tools"], "native", "echo");
+    assert_eq!(tool["project"], "a", "{tools}");
     let shown = api.get("/mcp/servers/one?project=a").await;
     assert_eq!(shown["status"], "running", "{shown}");
     assert_eq!(shown["config"]["env"], json!({"KEY": "${KEY}"}));
     assert_eq!(shown["environment"], json!(["KEY"]));
     assert!(!shown.to_string().contains("sesame"));
 
-    // A reader does not see the entry.
-    let (_, token) = api.key("a", "read").await;
-    let seen = Api::with(&gateway, &token)
-        .get("/mcp/servers/one?project=a")
-        .await;
+    // A key with the role `read` does not see the entry.
+    let reader = api.keyed("a", "read").await;
+    let seen = reader.get("/mcp/servers/one?project=a").await;
     assert_eq!(seen["config"], Value::Null);
     assert_eq!(seen["status"], "running");
 
-    let off = api
-        .ok("POST", "/mcp/servers/one/disable?project=a", json!({}))
-        .await;
-    assert_eq!(
-        (&off["enabled"], &off["status"]),
-        (&json!(false), &json!("disabled"))
-    );
-    let refused = api
-        .refused("POST", "/mcp/servers/one/restart?project=a", "", 409)
-        .await;
-    assert!(
-        refused["detail"]
-            .as_str()
-            .is_some_and(|why| why.contains("not enabled"))
-    );
-    api.ok("POST", "/mcp/servers/one/enable?project=a", json!({}))
-        .await;
+    let post = async |verb: &str| {
+        let path = format!("/mcp/servers/one/{verb}?project=a");
+        api.ok("POST", &path, json!({})).await
+    };
+    let off = post("disable").await;
+    assert_eq!(off["enabled"], false);
+    assert_eq!(off["status"], "disabled");
+    let table = "POST /mcp/servers/one/restart?project=a 409 not enabled |";
+    api.refuses(table).await;
+    post("enable").await;
     // The server is started at its first use, because its tools are known already.
     let mut peer = legacy(&gateway, "a").await;
     let mut pid = async || {
@@ -143,19 +120,17 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     };
     let before = pid().await;
     assert!(before.is_some());
-    api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
-        .await;
+    post("restart").await;
     let after = pid().await;
     assert!(after.is_some() && after != before, "{before:?} {after:?}");
-    api.delete("/mcp/servers/one?project=a")
-        .await;
+    api.delete("/mcp/servers/one?project=a").await;
     api.refused("GET", "/mcp/servers/one?project=a", "", 404)
         .await;
     let listed = api.get("/mcp/servers?project=a").await;
     assert_eq!(listed["servers"], json!([]));
 }
 
-/// An entry may have the form of a row of the store, wherever an entry is accepted. The name may be omitted.
+/// Wherever an entry is accepted, it may have the form of a row in the database. The name may be omitted.
 #[tokio::test]
 async fn an_entry_may_have_the_shape_of_a_row() {
     let gateway = Setup::new().serve().await;
@@ -178,26 +153,20 @@ async fn an_entry_may_have_the_shape_of_a_row() {
     let made = api.get("/mcp/servers/shop?project=a").await;
     assert_eq!(made["config"]["url"], "https://shop.example.com/mcp");
 
-    let text = row.to_string();
-    let refused = api
-        .refused("PUT", "/mcp/servers/other?project=a", &text, 422)
-        .await;
-    assert_eq!(refused["errors"][0]["pointer"], "/name", "{refused}");
-    for path in ["/mcp/servers/x?project=a", "/mcp/servers/x"] {
-        let refused = api.refused("PUT", path, r#"{"config": 5}"#, 422).await;
-        assert_eq!(refused["errors"][0]["pointer"], "/config", "{refused}");
+    let five = json!({"config": 5});
+    for (path, entry, pointer) in [
+        ("/mcp/servers/other?project=a", &row, "/name"),
+        ("/mcp/servers/x?project=a", &five, "/config"),
+        ("/mcp/servers/x", &five, "/config"),
+    ] {
+        api.mistaken("PUT", path, entry, pointer).await;
     }
     // A registration is replaced under the name in the path.
     let registered = json!({"name": "kept", "command": "true", "enabled": false});
     let made = api.ok("POST", "/mcp/servers?wait=false", registered).await;
     let path = format!("/mcp/servers/{}", made["id"].as_str().expect("an id"));
-    let made = api
-        .put(
-            &path,
-            json!({"command": "true", "args": ["x"], "enabled": false}),
-        )
-        .await;
-    assert_eq!(made["name"], "kept");
+    let changed = json!({"command": "true", "args": ["x"], "enabled": false});
+    assert_eq!(api.put(&path, changed).await["name"], "kept");
 }
 
 #[tokio::test]
@@ -205,42 +174,21 @@ async fn a_projects_key_registers_urls_only() {
     let gateway = Setup::new().serve().await;
     let admin = Api::admin(&gateway);
     admin.project("a").await;
-    let (_, token) = admin.key("a", "manage").await;
-    let api = Api::with(&gateway, &token);
-    let refused = api
-        .refused(
-            "PUT",
-            "/mcp/servers/x?project=a",
-            r#"{"command":"true"}"#,
-            403,
-        )
-        .await;
-    assert!(
-        refused["detail"]
-            .as_str()
-            .is_some_and(|why| why.contains("administrator"))
-    );
-    let made = api
-        .server("a", "x", json!({"url": "https://tools.example.com/mcp"}))
-        .await;
+    let api = admin.keyed("a", "manage").await;
+    let table = r#"PUT /mcp/servers/x?project=a 403 administrator | {"command":"true"}"#;
+    api.refuses(table).await;
+    let entry = json!({"url": "https://tools.example.com/mcp"});
+    let made = api.server("a", "x", entry.clone()).await;
     assert_eq!(made["registered_by"], "project");
-    assert_eq!(
-        made["config"],
-        json!({"url": "https://tools.example.com/mcp"})
-    );
+    assert_eq!(made["config"], entry);
     // When an administrator puts the same entry, it counts as registered by the administrator.
-    let made = admin
-        .server("a", "x", json!({"url": "https://tools.example.com/mcp"}))
-        .await;
+    let made = admin.server("a", "x", entry).await;
     assert_eq!(made["registered_by"], Value::Null);
-    let claimed = json!({"url": "https://x.example.com", "registeredBy": "admin"}).to_string();
-    let refused = api
-        .refused("PUT", "/mcp/servers/x?project=a", &claimed, 422)
-        .await;
-    assert_eq!(refused["errors"][0]["pointer"], "/registeredBy");
-    let manifest = r#"{"name":"p","version":"1","mcp":{"servers":{}}}"#;
-    api.refused("PUT", "/projects/a/products/p", manifest, 403)
-        .await;
+    let table = r#"
+        PUT /mcp/servers/x?project=a 422 @/registeredBy | {"url":"https://x.example.com","registeredBy":"admin"}
+        PUT /projects/a/products/p 403 - | {"name":"p","version":"1","mcp":{"servers":{}}}
+    "#;
+    api.refuses(table).await;
 }
 
 #[tokio::test]
@@ -249,17 +197,18 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
     let api = Api::admin(&gateway);
     api.project("a").await;
     let injected = "a'; DROP TABLE kb.projects; --";
-    let long = json!({"name": "x".repeat(1 << 20)}).to_string();
+    let long = "x".repeat(1 << 20);
+    let long = format!("PUT /projects/b 400 @/name | {{\"name\":\"{long}\"}}");
     let table = r#"
         PUT /projects/a%20b 400 - | {}
         PUT /projects/..%2F 400 - | {}
         PUT /projects/%2E%2E 400 - | {}
         PUT /projects/a%00 400 - | {}
         PUT /projects/%FF 400 - | {}
-        PUT /projects/b 400 /name | {"name":"\u0000"}
-        PUT /projects/b 400 /name | {"name":1}
-        PUT /projects/b 400 /naming | {"naming":"x"}
-        PUT /projects/b 400 /nmae | {"nmae":"x"}
+        PUT /projects/b 400 @/name | {"name":"\u0000"}
+        PUT /projects/b 400 @/name | {"name":1}
+        PUT /projects/b 400 @/naming | {"naming":"x"}
+        PUT /projects/b 400 @/nmae | {"nmae":"x"}
         PUT /projects/b 400 - | ["name"]
         PUT /projects/b 400 - | [
         GET /projects?limit=0 400 - |
@@ -268,29 +217,23 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
         PUT /mcp/servers/..?project=a 422 - | {}
         PUT /mcp/servers/%2E%2E?project=a 422 - | {}
         PUT /mcp/servers/a%00b?project=a 422 - | {}
-        PUT /mcp/servers/x?project=a 422 "" | []
-        PUT /mcp/servers/x?project=a 422 "" | {}
-        PUT /mcp/servers/x?project=a 422 /description | {"command":"x","description":7}
+        PUT /mcp/servers/x?project=a 422 @ | []
+        PUT /mcp/servers/x?project=a 422 @ | {}
+        PUT /mcp/servers/x?project=a 422 @/description | {"command":"x","description":7}
         PUT /projects/a/secrets/a-b 400 - | {"value":"v"}
         PUT /projects/a/secrets/a%00b 400 - | {"value":"v"}
-        PUT /projects/a/secrets/A 400 /value | {"value":"\u0000"}
+        PUT /projects/a/secrets/A 400 @/value | {"value":"\u0000"}
         DELETE /projects/a/secrets/NONE 404 - |
         GET /calls/none 404 - |
         GET /calls/a%00 400 - |
         GET /calls?status=odd 400 - |
         GET /calls?since=yesterday 400 - |
-        POST /keys?project=a 400 /role | {"name":"k","role":"admin"}
-        POST /keys?project=a 400 /expires_at | {"name":"k","role":"read","expires_at":"2001-01-01T00:00:00Z"}
+        POST /keys?project=a 400 @/role | {"name":"k","role":"admin"}
+        POST /keys?project=a 400 @/expires_at | {"name":"k","role":"read","expires_at":"2001-01-01T00:00:00Z"}
         DELETE /keys/none?project=a 404 - |
     "#;
-    let rows = requests(table).into_iter();
-    for (method, path, status, pointer, body) in
-        rows.chain([("PUT", "/projects/b", 400, "/name", &*long)])
-    {
-        let problem = api.refused(method, path, body, status).await;
-        let said = problem["errors"][0]["pointer"].as_str();
-        let pointer = (pointer != "-").then_some(pointer.trim_matches('"'));
-        assert_eq!(said, pointer, "{method} {path}: {problem}");
+    for table in [table, &long] {
+        api.refuses(table).await;
     }
     // A name that contains SQL is stored as a name.
     let made = api.put("/projects/b", json!({"name": injected})).await;
@@ -304,44 +247,24 @@ async fn secrets_go_in_and_never_come_out() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
     api.project("a").await;
-    let made = api
-        .ask(
-            "PUT",
-            "/api/v1/projects/a/secrets/KEY",
-            r#"{"value":"canary-1"}"#,
-            &[],
-        )
-        .await;
+    let path = "/projects/a/secrets/KEY";
+    let put = async |value: &str| api.put(path, json!({ "value": value })).await;
+    let whole = format!("/api/v1{path}");
+    let first = json!({"value": "canary-1"}).to_string();
+    let made = api.ask("PUT", &whole, first, &[]).await;
     assert_eq!(made.status, 201);
-    let set = api
-        .put("/projects/a/secrets/KEY", json!({"value": "canary-2"}))
-        .await;
+    let set = put("canary-2").await;
     assert_eq!(set["version"], 2);
-    let broken = api
-        .refused(
-            "PUT",
-            "/projects/a/secrets/KEY",
-            r#"{"value":{"canary-3":1}}"#,
-            400,
-        )
-        .await;
-    for answer in [
-        made.text(),
-        set.to_string(),
-        broken.to_string(),
-        api.get("/projects/a/secrets").await.to_string(),
-    ] {
-        assert!(!answer.contains("canary"), "{answer}");
-    }
+    let object = r#"{"value":{"canary-3":1}}"#;
+    let broken = api.refused("PUT", path, object, 400).await;
+    let listed = api.get("/projects/a/secrets").await;
+    let answers = format!("{}{set}{broken}{listed}", made.text());
+    assert!(!answers.contains("canary"), "{answers}");
     let before = api.ok("POST", "/master-key/rotate", json!({})).await;
     let after = api.ok("POST", "/master-key/rotate", json!({})).await;
     assert_ne!(before["key_id"], after["key_id"]);
-    let set = api
-        .put("/projects/a/secrets/KEY", json!({"value": "canary-4"}))
-        .await;
-    assert_eq!(set["version"], 3);
-    api.delete("/projects/a/secrets/KEY")
-        .await;
+    assert_eq!(put("canary-4").await["version"], 3);
+    api.delete(path).await;
     assert_eq!(api.get("/projects/a/secrets").await["secrets"], json!([]));
 }
 
@@ -357,22 +280,12 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
     assert_eq!(made.status, 201, "{}", made.text());
     let row = api.get("/mcp/servers/web?project=a").await;
     assert_eq!(row["product"], "search");
-    let refused = api
-        .refused("DELETE", "/mcp/servers/web?project=a", "", 409)
-        .await;
-    assert!(
-        refused["detail"]
-            .as_str()
-            .is_some_and(|why| why.contains("product"))
-    );
-
     // An invalid product changes nothing.
-    let wrong =
-        json!({"name": "search", "version": "2", "mcp": {"servers": {"web": {}}}}).to_string();
-    let refused = api
-        .refused("PUT", "/projects/a/products/search", &wrong, 422)
-        .await;
-    assert_eq!(refused["errors"][0]["pointer"], "/mcp/servers/web");
+    let table = r#"
+        DELETE /mcp/servers/web?project=a 409 product |
+        PUT /projects/a/products/search 422 @/mcp/servers/web | {"name":"search","version":"2","mcp":{"servers":{"web":{}}}}
+    "#;
+    api.refuses(table).await;
     assert_eq!(api.get("/projects/a/products/search").await["version"], "1");
 
     let next = json!({"name": "search", "version": "2", "mcp": {"servers": [
@@ -385,21 +298,15 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
     let kind = [("content-type", "text/html")];
     problem(&api.ask("PUT", path, next.to_string(), &kind).await, 415);
 
-    // A name that another server has.
+    // A product cannot use the name of a server that exists.
     api.server("a", "mine", json!({"url": "https://m.example.com"}))
-    .await;
-    let clash =
-        json!({"name": "other", "version": "1", "mcp": {"servers": {"mine": {"command": "x"}}}});
-    api.refused("PUT", "/projects/a/products/other", &clash.to_string(), 409)
         .await;
-    assert_eq!(
-        api.get("/projects/a/products").await["products"]
-            .as_array()
-            .map(Vec::len),
-        Some(1)
-    );
-    api.delete("/projects/a/products/search")
+    let clash = r#"{"name":"other","version":"1","mcp":{"servers":{"mine":{"command":"x"}}}}"#;
+    api.refused("PUT", "/projects/a/products/other", clash, 409)
         .await;
+    let products = api.get("/projects/a/products").await;
+    assert_eq!(products["products"].as_array().map(Vec::len), Some(1));
+    api.delete("/projects/a/products/search").await;
     let left = api.get("/mcp/servers?project=a").await;
     assert_eq!(left["servers"].as_array().map(Vec::len), Some(1), "{left}");
 }
@@ -415,48 +322,31 @@ async fn keys_are_told_once_and_end_at_once() {
     let listed = admin.get("/keys?project=a").await;
     assert_eq!(listed["keys"][0]["hint"], token[token.len() - 4..]);
     assert!(!listed.to_string().contains(&token));
-    admin
-        .delete(&format!("/keys/{id}?project=a"))
-        .await;
+    admin.delete(&format!("/keys/{id}?project=a")).await;
     reader.refused("GET", "/projects/a", "", 401).await;
 
     // The last administrator key cannot be revoked before another one exists.
     let keys = admin.get("/keys").await;
-    let first = keys["keys"]
-        .as_array()
-        .expect("keys")
-        .iter()
-        .find(|key| key["role"] == "admin");
-    let first = first.expect("the first key")["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    admin
-        .refused("DELETE", &format!("/keys/{first}"), "", 409)
-        .await;
+    let first = &item(&keys["keys"], "role", "admin")["id"];
+    let first = format!("/keys/{}", first.as_str().expect("an id"));
+    admin.refused("DELETE", &first, "", 409).await;
     let made = admin.ok("POST", "/keys", json!({"name": "second"})).await;
     let second = Api::with(&gateway, made["token"].as_str().expect("a key"));
-    second
-        .delete(&format!("/keys/{first}"))
-        .await;
+    second.delete(&first).await;
     admin.refused("GET", "/projects", "", 401).await;
     second.get("/projects").await;
-    // A key is revoked with its project.
-    let (_, token) = second.key("a", "manage").await;
+    // The keys of a project are revoked when the project is deleted.
+    let gone = second.keyed("a", "manage").await;
     second.delete("/projects/a").await;
-    Api::with(&gateway, &token)
-        .refused("GET", "/projects/a", "", 401)
-        .await;
+    gone.refused("GET", "/projects/a", "", 401).await;
 }
 
 #[tokio::test]
 async fn calls_are_listed_newest_first_with_filters_and_pages() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
+    api.projects(&["a", "b"], "one", &[]).await;
     for project in ["a", "b"] {
-        api.project(project).await;
-        api.server(project, "one", scripted("one", &[]))
-        .await;
         let mut peer = legacy(&gateway, project).await;
         for n in 0..5 {
             let text = format!("{project}{n}");
@@ -468,82 +358,56 @@ async fn calls_are_listed_newest_first_with_filters_and_pages() {
     assert_eq!(all["calls"].as_array().map(Vec::len), Some(10), "{all}");
     assert_eq!(all["calls"][0]["project"], "b");
     assert_eq!(all["calls"][0]["status"], "ok");
-    let first = api
-        .get("/calls?project=a&limit=3&tool=echo&status=ok")
-        .await;
+    let path = "/calls?project=a&limit=3";
+    let first = api.get(&format!("{path}&tool=echo&status=ok")).await;
     assert_eq!(first["calls"].as_array().map(Vec::len), Some(3));
     let next = first["next"].as_str().expect("more");
-    let rest = api
-        .get(&format!("/calls?project=a&limit=3&after={next}"))
-        .await;
+    let rest = api.get(&format!("{path}&after={next}")).await;
     assert_eq!(rest["calls"].as_array().map(Vec::len), Some(2));
     assert_eq!(rest["next"], Value::Null);
-    assert_eq!(
-        api.get("/calls?project=b&server=none").await["calls"],
-        json!([])
-    );
-    assert_eq!(
-        api.get("/calls?since=2999-01-01T00:00:00Z").await["calls"],
-        json!([])
-    );
+    for filter in ["project=b&server=none", "since=2999-01-01T00:00:00Z"] {
+        let none = api.get(&format!("/calls?{filter}")).await;
+        assert_eq!(none["calls"], json!([]), "{filter}");
+    }
     let id = first["calls"][0]["id"].as_str().expect("an id");
     let whole = api.get(&format!("/calls/{id}?project=a")).await;
     assert_eq!(whole["tool"], "echo");
     // Another project's call looks like one that does not exist.
-    let other = api
-        .refused("GET", &format!("/calls/{id}?project=b"), "", 404)
-        .await;
-    let none = api.refused("GET", "/calls/none?project=b", "", 404).await;
-    assert_eq!(
-        other["detail"]
-            .as_str()
-            .map(|text| text.replace(id, "none")),
-        none["detail"].as_str().map(str::to_owned)
-    );
+    let detail = async |id: &str| {
+        let path = format!("/calls/{id}?project=b");
+        api.refused("GET", &path, "", 404).await["detail"].to_string()
+    };
+    assert_eq!(detail(id).await.replace(id, "none"), detail("none").await);
 }
 
 #[tokio::test]
 async fn tools_are_renamed_described_and_switched_per_project() {
     let gateway = Setup::new().serve().await;
     let api = Api::admin(&gateway);
-    for project in ["a", "b"] {
-        api.project(project).await;
-        api.server(project, "one", scripted("one", &[]))
-        .await;
-    }
+    api.projects(&["a", "b"], "one", &[]).await;
     let echo = async |project: &str| {
-        let tools = api
-            .get(&format!("/tools?project={project}&server=one"))
-            .await;
-        let tools = tools["tools"].as_array().expect("tools").clone();
-        tools
-            .into_iter()
-            .find(|tool| tool["native"] == "echo")
-            .expect("echo")
+        let path = format!("/tools?project={project}&server=one");
+        item(&api.get(&path).await["tools"], "native", "echo").clone()
     };
     assert_eq!(echo("a").await["name"], "echo");
     let path = "/mcp/servers/one/tools/echo?project=a";
-    api.put(path, json!({"name": "say", "description": "says it"}))
-        .await;
+    let setting = json!({"name": "say", "description": "says it"});
+    api.put(path, setting).await;
     let tool = echo("a").await;
-    assert_eq!(
-        (&tool["name"], &tool["description"]),
-        (&json!("say"), &json!("says it"))
-    );
+    assert_eq!(tool["name"], "say");
+    assert_eq!(tool["description"], "says it");
     assert_eq!(tool["setting"]["name"], "say");
     assert_eq!(echo("b").await["name"], "echo");
     api.put(path, json!({"enabled": false})).await;
     let tool = echo("a").await;
-    assert_eq!(
-        (&tool["name"], &tool["enabled"]),
-        (&Value::Null, &json!(false))
-    );
-    let wrong = api.refused("PUT", path, r#"{"name":"a b"}"#, 400).await;
-    assert_eq!(wrong["errors"][0]["pointer"], "/name");
-    api.refused("PUT", "/mcp/servers/one/tools/none?project=a", "{}", 404)
-        .await;
-    api.refused("PUT", "/mcp/servers/none/tools/echo?project=a", "{}", 404)
-        .await;
+    assert_eq!(tool["name"], Value::Null);
+    assert_eq!(tool["enabled"], false);
+    let table = r#"
+        PUT /mcp/servers/one/tools/echo?project=a 400 @/name | {"name":"a b"}
+        PUT /mcp/servers/one/tools/none?project=a 404 - | {}
+        PUT /mcp/servers/none/tools/echo?project=a 404 - | {}
+    "#;
+    api.refuses(table).await;
     api.delete(path).await;
     api.refused("DELETE", path, "", 404).await;
     assert_eq!(echo("a").await["name"], "echo");
@@ -551,13 +415,10 @@ async fn tools_are_renamed_described_and_switched_per_project() {
 
 #[tokio::test]
 async fn the_status_says_how_things_are() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
-    gateway.up("one").await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let status = Api::admin(&gateway).get("/status").await;
-    assert_eq!(
-        status["database"],
-        json!({"kind": "sqlite", "answers": true, "reason": null})
-    );
+    let database = json!({"kind": "sqlite", "answers": true, "reason": null});
+    assert_eq!(status["database"], database);
     assert_eq!(status["servers"], json!({"running": 1}));
     assert_eq!(status["audit"], json!({"enabled": true}));
 }

@@ -1,12 +1,13 @@
 //! The settings as the API shows them to an administrator.
 
-use crate::{api::Api, common::Setup};
+use crate::{
+    api::Api,
+    common::{Setup, item},
+};
 use serde_json::{Value, json};
 
-fn one(told: &Value, key: &str) -> Value {
-    let settings = told["settings"].as_array().expect("settings");
-    let found = settings.iter().find(|setting| setting["key"] == key);
-    found.unwrap_or_else(|| panic!("no {key}")).clone()
+fn one<'t>(told: &'t Value, key: &str) -> &'t Value {
+    item(&told["settings"], "key", key)
 }
 
 #[tokio::test]
@@ -49,8 +50,6 @@ async fn the_doctor_is_asked_for_those_without_a_terminal() {
     let found = findings.iter().find(named).expect("the command");
     assert_eq!(found["level"], "problem");
     // `doctor` found this gateway and queried it.
-    assert!(
-        !told.to_string().contains("no gateway is running"),
-        "{told:#}"
-    );
+    let text = told.to_string();
+    assert!(!text.contains("no gateway is running"), "{told:#}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{
     DEADLINE,
     llm::{Llm, asks, says, turns},
@@ -13,10 +13,10 @@ use super::support::{frames, recorded};
 use crate::common::{
     Gateway, LEGACY, Setup,
     chat::{say, text, with_agent},
-    gone, rollup, rpc, scripted, tools, with,
+    checks, gone, process_state, rollup, rpc, scripted, steps, tools, with,
 };
 
-/// Two servers under their names, each a separate child process with a completed handshake.
+/// Two servers run under their names, each in a separate child process, and have completed their handshakes.
 #[tokio::test]
 async fn a01_stdio_servers_run_as_own_children() {
     let gateway = Setup::new()
@@ -54,71 +54,53 @@ async fn a01_a_duplicate_name_is_refused_at_load() {
     );
     std::fs::write(&file, text).unwrap();
     let stderr = setup.config(&file).refused().await;
-    for part in ["twice.json:5", "`time`", "twice.json:3", "rename or remove"] {
-        assert!(stderr.contains(part), "{part} is missing: {stderr}");
-    }
+    checks::contains(
+        &stderr,
+        &["twice.json:5", "`time`", "twice.json:3", "rename or remove"],
+    );
     assert!(!marker.exists(), "a server was started");
 }
 
 /// Each server sees a separate sequence of ids without repetitions, whatever ids the clients use.
 #[tokio::test]
 async fn a02_each_server_has_its_own_sequence_of_ids() {
-    let setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
     let files = ["alpha", "beta"].map(|name| setup.folder().join(name));
-    let setup = setup
-        .server(
-            "alpha",
-            with(recorded("alpha", &files[0]), json!({"maxConcurrency": 8})),
-        )
-        .server(
-            "beta",
-            with(recorded("beta", &files[1]), json!({"maxConcurrency": 8})),
-        );
+    for (name, file) in ["alpha", "beta"].into_iter().zip(&files) {
+        let entry = with(recorded(name, file), json!({"maxConcurrency": 8}));
+        setup = setup.server(name, entry);
+    }
     let gateway = setup.connected().await;
-    // Two clients that use the same request ids.
+    // Both clients use the same request ids.
     let mut clients = [gateway.legacy().await, gateway.modern().await];
     let mut begun = Vec::new();
     for n in 0..40 {
         for (at, client) in clients.iter_mut().enumerate() {
             for server in ["alpha", "beta"] {
-                let params =
-                    json!({"name": format!("{server}__echo"), "arguments": {"from": at, "n": n}});
-                begun.push((at, n, client.begin("tools/call", params).await));
+                let arguments = json!({"from": at, "n": n});
+                let tool = format!("{server}__echo");
+                let id = steps::begin_tool(client, &tool, arguments.clone()).await;
+                begun.push((at, id, arguments));
             }
         }
     }
-    for (at, n, id) in begun {
+    for (at, id, arguments) in begun {
         let response = clients[at].finish(id).await;
-        assert_eq!(
-            response["result"]["structuredContent"],
-            json!({"from": at, "n": n})
-        );
+        assert_eq!(response["result"]["structuredContent"], arguments);
     }
     for file in &files {
-        let requests: Vec<Value> = frames(file)
-            .into_iter()
-            .filter(|frame| frame.get("id").is_some())
-            .collect();
-        let mut ids: Vec<u64> = requests
-            .iter()
-            .map(|frame| frame["id"].as_u64().unwrap())
-            .collect();
+        let frames = frames(file).into_iter();
+        let ids = frames.filter_map(|frame| Some(frame.get("id")?.as_u64().unwrap()));
+        let mut ids: Vec<u64> = ids.collect();
         assert!(ids.len() >= 80, "{}", ids.len());
         ids.sort_unstable();
         let sequence: Vec<u64> = (ids[0]..).take(ids.len()).collect();
-        assert_eq!(
-            ids, sequence,
-            "not one sequence without gaps and repetitions"
-        );
-        assert!(
-            ids[0] <= 2,
-            "the sequence is shared with another server: it begins at {}",
-            ids[0]
-        );
+        assert_eq!(ids, sequence, "there are gaps or repetitions");
+        assert!(ids[0] <= 2, "shared with another server: {}", ids[0]);
     }
 }
 
-/// A child sees its own variables and a few harmless ones: none of the host's, none of a sibling's.
+/// A child sees its own variables and a few harmless ones, but none of the host's and none of a sibling's.
 #[tokio::test]
 async fn a09_a_child_sees_its_own_variables_only() {
     let mut alpha = scripted("alpha", &[]);
@@ -147,12 +129,8 @@ async fn a09_a_child_sees_its_own_variables_only() {
     assert!(!alpha.contains_key("BETA_KEY") && !beta.contains_key("ALPHA_KEY"));
     let token = gateway.token();
     for (name, value) in alpha.iter().chain(beta) {
-        let value = value.as_str().unwrap();
-        assert!(!value.contains("hunter2"), "{name} reached the child");
-        assert!(
-            !value.contains(&token),
-            "{name} holds the administrator's token"
-        );
+        let variable = format!("{name}={}", value.as_str().unwrap());
+        checks::lacks(variable, &["hunter2", &token]);
     }
     assert!(!beta.contains_key("HOST_GIVEN") && !beta.contains_key("FILLED"));
     // All other variables are harmless; none of them depends on the test machine.
@@ -180,20 +158,14 @@ async fn family(gateway: &Gateway) -> (Vec<u32>, Vec<u32>) {
     ];
     for server in ["alpha", "beta"] {
         for (tool, arguments) in &calls {
-            let outcome = peer
-                .tool(&format!("{server}__{tool}"), arguments.clone())
-                .await;
+            let exposed = format!("{server}__{tool}");
+            let outcome = peer.tool(&exposed, arguments.clone()).await;
             let pid: u32 = outcome.text().parse().unwrap();
-            assert!(
-                crate::common::process_state(pid).is_some(),
-                "{pid} is not running"
-            );
-            if *tool == "pid" {
-                &mut children
-            } else {
-                &mut grandchildren
+            assert!(process_state(pid).is_some(), "{pid} is not running");
+            match *tool {
+                "pid" => children.push(pid),
+                _ => grandchildren.push(pid),
             }
-            .push(pid);
         }
     }
     (children, grandchildren)
@@ -203,7 +175,7 @@ fn two_servers() -> Setup {
     Setup::new()
         .settings("naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n")
         .scripted("alpha", &[])
-        // A server that ignores the request to exit.
+        // This server ignores requests to exit.
         .scripted("beta", &["--ignore-sigterm", "--ignore-eof"])
 }
 
@@ -215,7 +187,7 @@ async fn a11_sigterm_leaves_no_process() {
     gateway.process.signal(Signal::TERM);
     let status = gateway.process.wait(Duration::from_secs(15)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
-    // At once: the gateway waits for its children before it exits.
+    // The children are gone already, because the gateway waits for them before it exits.
     gone(&children, false, Duration::from_secs(1)).await;
     gone(&grandchildren, true, Duration::from_secs(2)).await;
 }
@@ -231,7 +203,7 @@ async fn a11_kill_9_leaves_no_process() {
     gone(&grandchildren, true, Duration::from_secs(5)).await;
 }
 
-/// The same for a gateway on stdio whose client closes the connection.
+/// No process survives when the client of a gateway on stdio closes the connection.
 #[tokio::test]
 async fn a11_a_stdio_gateway_ends_with_its_client() {
     let (mut client, _dir) = two_servers().stdio();
@@ -265,20 +237,19 @@ async fn calls_in_flight_finish_when_the_gateway_stops() {
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     listening.begin("subscriptions/listen", filter).await;
     let mut peer = gateway.legacy().await;
-    let params = json!({ "name": "slow", "arguments": { "ms": 1500 } });
-    let call = peer.begin("tools/call", params).await;
+    let call = steps::begin_tool(&mut peer, "slow", json!({ "ms": 1500 })).await;
     gateway.in_flight("alpha", 1, DEADLINE).await;
     gateway.process.signal(Signal::TERM);
     let response = peer.finish(call).await;
     assert!(response["result"].is_object(), "{response}");
-    // Long before the call timeout: a listening stream does not count as a call.
+    // The gateway exits long before the call timeout, because a listening stream does not count as a call.
     let status = gateway.process.wait(Duration::from_secs(10)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
 }
 
-/// The host's own memory, in all its processes except the servers, after chats that called both. The promise is 50 MB;
-/// a release build must stay below 20 MB. Pages of the program file count in release builds only, since an unoptimised
-/// program is several times as large.
+/// Measures the host's own memory, in all its processes except the servers, after chats that called both servers. The
+/// promise is 50 MB; a release build must stay below 20 MB. Pages of the program file count in release builds only,
+/// since an unoptimised program is several times as large.
 #[tokio::test]
 async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
     let mut script = Vec::new();
@@ -298,20 +269,7 @@ async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
     }
     let pid = gateway.process.pid();
     let (mut servers, mut own) = (0, vec![pid]);
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let mut all: Vec<u32> = tasks
-        .flat_map(|task| {
-            let children = task.unwrap().path().join("children");
-            let children = std::fs::read_to_string(children).unwrap_or_default();
-            children
-                .split_whitespace()
-                .map(|pid| pid.parse().unwrap())
-                .collect::<Vec<u32>>()
-        })
-        .collect();
-    all.sort_unstable();
-    all.dedup();
-    for child in all {
+    for child in steps::children(pid) {
         let command = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap();
         match command.contains("testkit-scripted") {
             true => servers += 1,

@@ -6,8 +6,10 @@ use testkit::llm::{Llm, asks, expecting, says, turns};
 use super::support::{NATIVE, calls, frames, recipe, recorded, recorded_with, routed};
 use crate::common::{
     Setup,
-    chat::{of, offered, recipes, say, text, told, with_agent},
+    chat::{of, offered, recipes, say, told, with_agent},
+    checks,
     real::python,
+    steps::replied,
 };
 
 /// The recipe server has five tools, the official fetch server one.
@@ -21,7 +23,7 @@ async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
         .server("fetch", python("mcp-server-fetch", &[]));
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
     // The first chat itself waits for the servers.
-    assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
+    replied(say(&gateway, "Hi").await, "Hello.");
     let requests = llm.requests().await;
     let all = [
         "create_recipe",
@@ -71,25 +73,17 @@ async fn a04_a_tool_leads_to_its_server_or_to_native() {
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
     let events = say(&gateway, "Go").await;
     let expect = [
-        ("echo", "alpha"),
-        ("tool_0", "beta"),
-        ("display_recipe", "native"),
-        ("nowhere", "nobody"),
+        ["echo", "alpha"],
+        ["tool_0", "beta"],
+        ["display_recipe", "native"],
+        ["nowhere", "nobody"],
     ];
     assert_eq!(routed(&events), expect, "{events:?}");
     // The call records agree. A call of an unknown tool is not recorded.
     let recorded = told(&gateway, "/calls").await;
-    let mut recorded: Vec<_> = recorded["calls"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|call| {
-            (
-                call["tool"].as_str().unwrap(),
-                call["server"].as_str().unwrap(),
-            )
-        })
-        .collect();
+    let recorded = recorded["calls"].as_array().unwrap().iter();
+    let recorded = recorded.map(|call| ["tool", "server"].map(|key| call[key].as_str().unwrap()));
+    let mut recorded: Vec<_> = recorded.collect();
     recorded.sort_unstable();
     let mut expect = expect[..3].to_vec();
     expect.sort_unstable();
@@ -117,31 +111,20 @@ async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
     ]))
     .await;
     let gateway = with_agent(setup, &llm, "", "").await;
-    let events = say(&gateway, "Go").await;
-    assert_eq!(text(&events), "Done.", "{events:?}");
-    assert_eq!(routed(&events), [("tool_0", "beta")]);
+    let events = replied(say(&gateway, "Go").await, "Done.");
+    assert_eq!(routed(&events), [["tool_0", "beta"]]);
     assert_eq!((calls(&files[0]).len(), calls(&files[1]).len()), (0, 1));
     let requests = llm.requests().await;
-    let described = &requests[0]["body"]["tools"][0]["description"];
-    assert!(
-        described.as_str().unwrap().starts_with("Of-beta"),
-        "{described}"
-    );
-    assert_eq!(text(&say(&gateway, "Again").await), "Again.");
+    let described = requests[0]["body"]["tools"][0]["description"].as_str();
+    assert!(described.unwrap().starts_with("Of-beta"), "{described:?}");
+    replied(say(&gateway, "Again").await, "Again.");
     gateway.logged("both offer the tool `tool_0`").await;
     let log = gateway.process.stderr();
-    let mut warnings = log
-        .lines()
-        .filter(|line| line.contains("both offer the tool"));
+    let warnings = log.lines();
+    let mut warnings = warnings.filter(|line| line.contains("both offer the tool"));
     let warning = warnings.next().unwrap();
-    for part in [
-        "WARN",
-        "`zeta`",
-        "`beta`",
-        "the agent uses the one of `beta`",
-    ] {
-        assert!(warning.contains(part), "{part} is missing: {warning}");
-    }
+    checks::contains(warning, &["WARN", "`zeta`"]);
+    checks::contains(warning, &["the agent uses the one of `beta`"]);
     assert_eq!(warnings.next(), None);
 }
 
@@ -159,8 +142,7 @@ async fn a06_only_the_server_of_a_tool_is_asked() {
         json!({ "tool_results": [{ "id": "t1", "contains": "only", "is_error": false }] });
     let llm = Llm::start(&turns(&[call, expecting(says("Done."), answered)])).await;
     let gateway = with_agent(setup, &llm, "", "").await;
-    let events = say(&gateway, "Go").await;
-    assert_eq!(text(&events), "Done.", "{events:?}");
+    replied(say(&gateway, "Go").await, "Done.");
     assert_eq!(calls(&files[1]), ["tool_0"]);
     assert_eq!(calls(&files[0]), [""; 0]);
 }
@@ -180,13 +162,12 @@ async fn a07_a_native_tool_makes_no_traffic_to_servers() {
     ]))
     .await;
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
-    assert_eq!(text(&say(&gateway, "Hi").await), "Ready.");
+    replied(say(&gateway, "Hi").await, "Ready.");
     let before = frames(&file).len();
-    let events = say(&gateway, "Go").await;
-    assert_eq!(text(&events), "Done.", "{events:?}");
+    let events = replied(say(&gateway, "Go").await, "Done.");
     assert_eq!(of(&events, "native")[0]["payload"], recipe());
     assert_eq!(frames(&file).len(), before, "the server was sent something");
-    // The server has received nothing since: a later call is the first one it sees.
+    // The native call did not reach the server: this later call is the first that the server receives.
     gateway.legacy().await.tool("echo", json!({})).await;
     assert_eq!(calls(&file), ["echo"]);
 }

@@ -31,12 +31,12 @@ pub(super) fn calls(file: &Path) -> Vec<String> {
 }
 
 /// Returns the tool and the server of each tool call in these events.
-pub(super) fn routed(events: &[Value]) -> Vec<(&str, &str)> {
+pub(super) fn routed(events: &[Value]) -> Vec<[&str; 2]> {
     let calls = of(events, "tool_call").into_iter();
     calls
         .map(|call| {
             let server = call["server"].as_str().unwrap_or("nobody");
-            (call["name"].as_str().unwrap(), server)
+            [call["name"].as_str().unwrap(), server]
         })
         .collect()
 }
@@ -45,10 +45,8 @@ pub(super) fn routed(events: &[Value]) -> Vec<(&str, &str)> {
 pub(super) fn error(events: &[Value]) -> (&str, &str) {
     let last = events.last().unwrap();
     assert_eq!(last["type"], "error", "{events:?}");
-    (
-        last["kind"].as_str().unwrap(),
-        last["message"].as_str().unwrap(),
-    )
+    let text = |key: &str| last[key].as_str().unwrap();
+    (text("kind"), text("message"))
 }
 
 pub(super) fn frames(file: &Path) -> Vec<Value> {

@@ -13,7 +13,9 @@ use super::support::{NATIVE, calls, error, recorded};
 use crate::common::{
     Setup,
     chat::{begin, chat, of, recipes, rest, say, text, told, until, with_agent},
-    gone, scripted, with,
+    checks, gone, scripted,
+    steps::replied,
+    with,
 };
 
 /// A chat with a call in flight ends with the gateway, and so does the server.
@@ -38,20 +40,15 @@ async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
     let status = gateway.process.wait(Duration::from_secs(20)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
     gone(&[pid], false, Duration::from_secs(1)).await;
-    // The records are closed: the run, and the interrupted call.
+    // The records of the run and of the interrupted call are closed.
     let gateway = gateway.restarted().await;
     let run = told(&gateway, &format!("/runs/{run}")).await;
     assert_eq!(run["status"], "interrupted", "{run}");
     let calls = run["calls"].as_array().unwrap().iter();
-    let mut calls: Vec<_> = calls
-        .map(|call| (call["tool"].as_str(), call["status"].as_str()))
-        .collect();
+    let calls = calls.map(|call| ["tool", "status"].map(|key| call[key].as_str().unwrap()));
+    let mut calls: Vec<_> = calls.collect();
     calls.sort_unstable();
-    assert_eq!(
-        calls,
-        [(Some("pid"), Some("ok")), (Some("slow"), Some("cancelled"))],
-        "{run}"
-    );
+    assert_eq!(calls, [["pid", "ok"], ["slow", "cancelled"]], "{run}");
 }
 
 /// The calls of one model response are made, their results are returned in order, and this repeats until the model ends
@@ -84,11 +81,8 @@ async fn a13_a_turn_goes_on_until_the_model_ends_it_and_streams() {
         kinds.push(kind);
     }
     let count = |kind: &str| kinds.iter().filter(|one| *one == kind).count();
-    assert_eq!(
-        (count("tool_call"), count("tool_result"), count("done")),
-        (3, 3, 1),
-        "{kinds:?}"
-    );
+    let counts = ["tool_call", "tool_result", "done"].map(count);
+    assert_eq!(counts, [3, 3, 1], "{kinds:?}");
     assert!(count("text_delta") > 1, "{kinds:?}");
     assert_eq!(complete, Some(false), "the answer was held back");
 }
@@ -108,19 +102,13 @@ async fn a13_a_runaway_loop_ends_at_the_turn_limit() {
     let events = say(&gateway, "Go").await;
     let (kind, why) = error(&events);
     assert_eq!(kind, "turn_limit");
-    assert!(
-        why.contains("3 turns") && why.contains("`max_turns`"),
-        "{why}"
-    );
+    checks::contains(why, &["3 turns", "`max_turns`"]);
     assert_eq!(llm.requests().await.len(), 3);
-    assert_eq!(
-        calls(&file),
-        ["echo", "echo"],
-        "the last call must not be made"
-    );
+    // The last call was not made.
+    assert_eq!(calls(&file), ["echo", "echo"]);
     llm.script(&turns(&[says("Sorry.")])).await;
     let on = json!({ "conversation": events[0]["id"], "message": "Stop it" });
-    assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Sorry.");
+    replied(chat(&gateway, "/chat", &on).await, "Sorry.");
 }
 
 /// If the model's stream breaks, the turn ends with an error. Completed calls are kept, the partial response is not,
@@ -146,8 +134,7 @@ async fn a13_a_model_that_stops_in_mid_stream_ends_the_turn_and_the_conversation
     llm.script(&turns(&[expecting(says("Here."), expect)]))
         .await;
     let on = json!({ "conversation": events[0]["id"], "message": "Again" });
-    let events = chat(&gateway, "/chat", &on).await;
-    assert_eq!(text(&events), "Here.", "{events:?}");
+    replied(chat(&gateway, "/chat", &on).await, "Here.");
     assert_eq!(calls(&file), ["echo"]);
 }
 
@@ -170,8 +157,7 @@ async fn a13_arguments_that_do_not_match_are_told_to_the_model() {
     let file = setup.folder().join("recipes.db");
     let setup = setup.server("recipes", recipes(&file));
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
-    let events = say(&gateway, "Go").await;
-    assert_eq!(text(&events), "I see.", "{events:?}");
+    let events = replied(say(&gateway, "Go").await, "I see.");
     assert_eq!(of(&events, "native").len(), 0);
     let mut peer = gateway.legacy().await;
     let listed = peer.tool("list_recipes", json!({})).await;

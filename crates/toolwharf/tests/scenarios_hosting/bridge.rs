@@ -3,9 +3,12 @@
 use futures_util::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, wait_for};
+use testkit::{DEADLINE, Reply, wait_for};
 
-use crate::support::{LONG_DEADLINE, Platform, Site, body, calling, with};
+use crate::{
+    common::checks,
+    support::{LONG_DEADLINE, Platform, Site, body, calling},
+};
 
 on_every_platform!(
     h04_a_call_is_answered_with_what_the_server_answered,
@@ -24,15 +27,8 @@ async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert_eq!(body(&reply)["result"]["structuredContent"], sent);
     // The server can also be addressed by name, with any method.
-    let list = host
-        .request("h04", json!({"method": "tools/list"}))
-        .await
-        .unwrap();
-    let tools = body(&list)["result"]["tools"].as_array().unwrap().clone();
-    assert!(
-        tools.iter().any(|tool| tool["name"] == "tool_1"),
-        "{tools:?}"
-    );
+    let tools = host.tools("h04").await;
+    assert!(tools.contains(&"tool_1".to_owned()), "{tools:?}");
     // The path may be percent-encoded.
     let escaped = host.running.admin("/mcp/servers/%6804/call");
     let again = escaped.send(Method::POST, &[], calling("echo", sent.clone()).to_string());
@@ -83,42 +79,31 @@ async fn h05_an_error_of_the_server_keeps_its_code_message_and_data(platform: Pl
         let asked = json!({"code": code, "message": "it is broken", "data": data});
         let reply = host.call(&id, "rpc_error", asked).await;
         assert_eq!(reply.status, status, "{code}: {}", reply.text());
-        assert_eq!(
-            reply.header("content-type"),
-            Some("application/problem+json")
-        );
+        let kind = reply.header("content-type");
+        assert_eq!(kind, Some("application/problem+json"));
         let problem = body(&reply);
         assert_eq!(problem["status"], status);
         let wanted = json!({"code": code, "message": "it is broken", "data": data});
         assert_eq!(problem["mcp"], wanted, "{problem}");
     }
-    let unknown = host
-        .request(&id, json!({"method": "no/such"}))
-        .await
-        .unwrap();
+    let unknown = json!({"method": "no/such"});
+    let unknown = host.request(&id, unknown).await.unwrap();
     assert_eq!(unknown.status, 404, "{}", unknown.text());
     assert_eq!(body(&unknown)["mcp"]["code"], -32601);
-    // A tool failure is a result.
-    let failed = host
-        .tool(&id, "fail", json!({"text": "no such file"}))
-        .await;
+    // A tool failure is returned as a result.
+    let failed = json!({"text": "no such file"});
+    let failed = host.tool(&id, "fail", failed).await;
     assert_eq!(failed["isError"], true);
-    let missing = host
-        .request("nobody", json!({"method": "ping"}))
-        .await
-        .unwrap();
+    let ping = json!({"method": "ping"});
+    let missing = host.request("nobody", ping).await.unwrap();
     assert_eq!(missing.status, 404);
     let told = host.status(&id).await;
-    assert_eq!(
-        (&told["status"], &told["restart_count"]),
-        (&json!("running"), &json!(0))
-    );
+    checks::members(&told, json!({"status": "running", "restart_count": 0}));
     host.stop().await;
 }
 
 async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
-    let site = Site::new(platform).await;
-    let host = site.start().await;
+    let (site, host) = Site::started(platform).await;
     let mut entry = site.entry("h06", &[]);
     entry["call_timeout_ms"] = 1000.into();
     let id = host.host(entry).await;
@@ -126,9 +111,8 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
     host.mark(&id).await;
     let before = host.instances(&id, "h06");
     // Two timeouts apply: the call's and the server's.
-    let own = host
-        .call_within(&id, "hold", json!({"ms": 3000}), 200)
-        .await;
+    let held = json!({"ms": 3000});
+    let own = host.call_within(&id, "hold", held, 200).await;
     assert_eq!(own.status, 504, "{}", own.text());
     let problem = body(&own);
     assert_eq!(problem["mcp"]["data"]["reason"], "timeout", "{problem}");
@@ -142,10 +126,7 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
         assert_eq!(echo["structuredContent"], json!({"n": asked}), "{echo}");
         let counter = host.tool(&id, "counter", json!({})).await;
         let counter = &counter["structuredContent"];
-        assert!(
-            counter["max"].is_u64(),
-            "the response of another call: {counter}"
-        );
+        assert!(counter["max"].is_u64(), "of another call: {counter}");
         counter["now"] == 0
     })
     .await;
@@ -153,14 +134,13 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
         let echo = host.tool(&id, "echo", json!({"after": n})).await;
         assert_eq!(echo["structuredContent"], json!({"after": n}));
     }
-    // The instance is the same, and nothing looks like a crash.
+    // The instance is the same, and no crash is reported.
     assert!(host.is_marked(&id).await);
     assert_eq!(host.instances(&id, "h06"), before);
     let told = host.status(&id).await;
-    assert_eq!(told["status"], "running");
-    assert_eq!(told["restart_count"], 0);
-    assert_eq!(told["last_crash"], Value::Null);
-    assert_eq!(told["errors"], 2, "{told:#}");
+    let expected =
+        json!({"status": "running", "restart_count": 0, "last_crash": null, "errors": 2});
+    checks::members(&told, expected);
     assert!(host.events_of(&id, "crashed").await.is_empty());
     let log = host.stop().await;
     assert!(log.contains("did not answer `hold` within 200 ms"), "{log}");
@@ -172,23 +152,18 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
     assert_eq!(host.status(&id).await["max_concurrency"], 1);
     let load = async || {
         let told = host.status(&id).await;
-        (
-            told["in_flight"].as_u64().unwrap(),
-            told["waiting"].as_u64().unwrap(),
-        )
+        ["in_flight", "waiting"].map(|key| told[key].as_u64().unwrap())
+    };
+    let loaded = async |expected: [u64; 2]| {
+        let what = format!("calls in flight and waiting: {expected:?}");
+        wait_for(&what, LONG_DEADLINE, async || load().await == expected).await;
     };
     let first = host.call(&id, "hold", json!({"ms": 8000}));
     let others = async {
-        wait_for("a call in flight", LONG_DEADLINE, async || {
-            load().await == (1, 0)
-        })
-        .await;
+        loaded([1, 0]).await;
         let waiting = join_all((0..4).map(|_| host.call(&id, "hold", json!({"ms": 10}))));
         let refused = async {
-            wait_for("a full queue", LONG_DEADLINE, async || {
-                load().await == (1, 4)
-            })
-            .await;
+            loaded([1, 4]).await;
             let refused = host.call(&id, "echo", json!({})).await;
             (refused, load().await)
         };
@@ -196,27 +171,25 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
     };
     let (first, (waited, (refused, meanwhile))) = tokio::join!(first, others);
     assert_eq!(refused.status, 503, "{}", refused.text());
-    assert_eq!(meanwhile, (1, 4), "it was not refused at once");
+    assert_eq!(meanwhile, [1, 4], "it was not refused at once");
     let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!(retry >= 1);
     assert_eq!(body(&refused)["mcp"]["data"]["reason"], "server_busy");
-    for reply in waited.iter().chain([&first]) {
-        assert_eq!(reply.status, 200, "{}", reply.text());
-    }
-    let counter = host.tool(&id, "counter", json!({})).await;
-    let counter = counter["structuredContent"].clone();
-    assert_eq!((&counter["max"], &counter["total"]), (&json!(1), &json!(5)));
+    let counted = async |id: &str, replies: &[Reply], max: u64| {
+        for reply in replies {
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+        let counter = host.tool(id, "counter", json!({})).await;
+        let expected = json!({"max": max, "total": replies.len()});
+        checks::members(&counter["structuredContent"], expected);
+    };
+    counted(&id, &[waited, vec![first]].concat(), 1).await;
 
-    // As many calls at a time as the registration allows.
-    let wide = with(site.entry("h07-wide", &[]), json!({"max_concurrency": 3}));
+    // The server gets as many calls at a time as its registration allows.
+    let wide = site.entry_with("h07-wide", &[], json!({"max_concurrency": 3}));
     let wide = host.host(wide).await;
     assert_eq!(host.status(&wide).await["max_concurrency"], 3);
     let held = join_all((0..6).map(|_| host.call(&wide, "hold", json!({"ms": 1500})))).await;
-    for reply in &held {
-        assert_eq!(reply.status, 200, "{}", reply.text());
-    }
-    let counter = host.tool(&wide, "counter", json!({})).await;
-    let counter = counter["structuredContent"].clone();
-    assert_eq!((&counter["max"], &counter["total"]), (&json!(3), &json!(6)));
+    counted(&wide, &held, 3).await;
     host.stop().await;
 }

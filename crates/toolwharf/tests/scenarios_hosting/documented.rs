@@ -1,4 +1,4 @@
-//! The example of the quick start: its `mcp.json`, and the table that `toolwharf ls` prints.
+//! Runs the example of the quick start: its `mcp.json`, and the table that `toolwharf ls` prints.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -61,17 +61,12 @@ async fn the_servers_of_the_quick_start_are_in_one_table() {
         assert_eq!(documented[..cells], printed[..cells]);
     }
 
-    let memory = async || {
-        host.running
-            .ok("GET", "/mcp/servers/memory", Value::Null)
-            .await
-    };
-    let row = memory().await;
+    let row = host.status("memory").await;
     assert_eq!(row["restart_policy"], "always", "{row:#}");
     let pid = i32::try_from(row["pid"].as_i64().unwrap()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     let again = wait_for_some("the next start", LONG_DEADLINE, async || {
-        let row = memory().await;
+        let row = host.status("memory").await;
         (row["starts"] == 2 && row["status"] == "running").then_some(row)
     });
     assert_ne!(again.await["pid"], pid);

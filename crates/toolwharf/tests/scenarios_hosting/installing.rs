@@ -15,21 +15,22 @@ use axum::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use testkit::{DEADLINE, Issuer, Process, Protected, Registry, protected, within};
-use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::JoinSet};
+use testkit::{DEADLINE, Issuer, Process, Protected, Registry, protected};
+use tokio::{net::TcpListener, task::JoinSet};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
+    common::{checks, cli::Said},
     packages,
-    support::{Host, LONG_DEADLINE, Platform, Site, docker, enforced},
+    support::{Host, LONG_DEADLINE, Platform, Site, assert_enforced, docker},
 };
 
-/// A server registry: its response to each path, ignoring the query.
+/// A registry: its response to each path, ignoring the query. By default it has nothing.
 #[derive(Clone, Default)]
-struct Listed(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
+pub(crate) struct Listed(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
 impl Listed {
-    async fn serve(&self) -> (String, JoinSet<()>) {
+    pub(crate) async fn serve(&self) -> (String, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let answer = async |State(listed): State<Self>, uri: Uri| {
@@ -43,20 +44,16 @@ impl Listed {
     }
 
     fn put(&self, path: &str, answer: impl Into<Vec<u8>>) {
-        self.0
-            .lock()
-            .unwrap()
-            .insert(path.to_owned(), answer.into());
+        let mut answers = self.0.lock().unwrap();
+        answers.insert(path.to_owned(), answer.into());
     }
 
     /// Lists exactly these entries.
     fn list(&self, entries: &[Value]) {
         let wrapped = |entry: &Value| json!({"server": entry});
         let all: Vec<Value> = entries.iter().map(wrapped).collect();
-        self.put(
-            "/v0.1/servers",
-            json!({"servers": all, "metadata": {}}).to_string(),
-        );
+        let list = json!({"servers": all, "metadata": {}});
+        self.put("/v0.1/servers", list.to_string());
         for entry in entries {
             let name = entry["name"].as_str().unwrap().replace('/', "%2F");
             let path = format!("/v0.1/servers/{name}/versions/latest");
@@ -80,67 +77,46 @@ fn tiny(kind: &str, version: &str) -> Value {
 
 /// A product whose only server registry is at `url`, with packages from `registry`.
 async fn site(url: &str, registry: Option<&Registry>) -> Site {
-    let mut site = packages::site().await;
-    site.kept.settings(&format!(
-        "[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n[registries.test]\nurl = {url:?}\n"
-    ));
-    let npm = registry.map_or(packages::NO_REGISTRY.to_owned(), Registry::npm);
-    let pypi = registry.map_or(packages::NO_REGISTRY.to_owned(), Registry::pypi);
-    packages::registries(&mut site, Some(&npm), Some(&pypi));
-    site
-}
-
-/// The exit code and output of a command.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
+    packages::site_of(registry, &format!("[registries.test]\nurl = {url:?}\n")).await
 }
 
 async fn said(site: &Site, verb: &str, args: &[&str], input: &str) -> Said {
-    let mut command = site.kept.command(verb);
-    command.args(args).arg("--data-dir").arg(site.kept.data(""));
-    command
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    let mut child = command.kill_on_drop(true).spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .await
-        .unwrap();
-    let output = within(
-        &format!("toolwharf {verb} {args:?}"),
-        LONG_DEADLINE * 2,
-        child.wait_with_output(),
-    )
-    .await
-    .unwrap();
-    Said {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
+    packages::run(site, verb, args, input, LONG_DEADLINE * 2).await
 }
 
 async fn install(site: &Site, args: &[&str]) -> Said {
     said(site, "install", args, "").await
 }
 
-/// Calls a server's tool and returns its text.
-async fn called(host: &Host, server: &str, tool: &str, arguments: Value) -> String {
-    let params = json!({"name": tool, "arguments": arguments});
-    let reply = host
-        .running
-        .mcp(&format!("-/{server}"), "tools/call", params)
-        .await;
-    let answer: Value = serde_json::from_str(&reply.text()).unwrap();
-    let text = answer["result"]["content"][0]["text"].as_str();
-    text.unwrap_or_else(|| panic!("{answer}")).to_owned()
+/// Installs a server, which must succeed.
+async fn installed(site: &Site, args: &[&str]) -> Said {
+    install(site, args).await.code(0)
+}
+
+/// Installs a server, which must fail for this reason.
+async fn refused(site: &Site, args: &[&str], reason: &str) {
+    install(site, args).await.code(1).says(reason);
+}
+
+/// A package that needs a secret, in a server registry and a product that uses it.
+async fn with_secret(registry: &Registry) -> (Site, Host, JoinSet<()>) {
+    let listed = Listed::default();
+    let mut package = tiny("npm", "1.0.0");
+    package["environmentVariables"] =
+        json!([{"name": "KEY", "isSecret": true, "isRequired": true}]);
+    listed.list(&[entry("com.example/tiny", package)]);
+    let (url, serving) = listed.serve().await;
+    let site = site(&url, Some(registry)).await;
+    let host = site.start().await;
+    host.running.ok("PUT", "/projects/shop", json!({})).await;
+    (site, host, serving)
+}
+
+/// Returns the secrets of the project.
+async fn secrets(host: &Host) -> Value {
+    let path = "/projects/shop/secrets";
+    let mut list = host.running.ok("GET", path, Value::Null).await;
+    list["secrets"].take()
 }
 
 fn file(site: &Site) -> Value {
@@ -172,102 +148,59 @@ async fn c07_packages_go_from_a_registry_to_a_called_tool() {
     let mut site = site(&url, Some(&registry)).await;
     let host = site.start().await;
 
-    let found = said(&site, "search", &["hello"], "").await;
-    assert_eq!(found.code, Some(0), "{found:?}");
-    for part in [
+    let found = said(&site, "search", &["hello"], "").await.code(0);
+    let parts = [
         "com.example/tiny-node",
         "com.example/tiny-python",
         "npm",
         "pypi",
         "test",
         "Says hello",
-    ] {
-        assert!(found.out.contains(part), "{part}: {found:?}");
-    }
+    ];
+    checks::contains(&found.out, &parts);
     // Without a terminal or `--yes`, the command fails and changes nothing.
-    let none = install(&site, &["tiny-node"]).await;
-    assert_eq!(
-        (none.code, file(&site)),
-        (Some(2), json!({"mcpServers": {}})),
-        "{none:?}"
-    );
-    let refused = install(&site, &["com.example/hostile", "--yes"]).await;
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(
-        refused.err.contains("`/packages/0/runtimeArguments/0`"),
-        "{refused:?}"
-    );
-    let lacking = install(&site, &["tiny-python", "--yes"]).await;
-    assert!(
-        lacking.code == Some(1) && lacking.err.contains("/values/GREETING"),
-        "{lacking:?}"
-    );
+    install(&site, &["tiny-node"]).await.code(2);
+    assert_eq!(file(&site), json!({"mcpServers": {}}));
+    let hostile = ["com.example/hostile", "--yes"];
+    refused(&site, &hostile, "`/packages/0/runtimeArguments/0`").await;
+    refused(&site, &["tiny-python", "--yes"], "/values/GREETING").await;
     assert_eq!(file(&site), json!({"mcpServers": {}}));
     assert!(!witness.exists() && packages::shelved(&site).is_empty());
 
-    let done = install(&site, &["tiny-node", "--yes", "--name", "node"]).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    for part in [
+    let node = ["tiny-node", "--yes", "--name", "node"];
+    let done = installed(&site, &node).await;
+    let parts = [
         "network: none",
         "it ran under process",
         "it has 1 tool:",
         "hello [reads only]  Says hello",
         "connected: 1 tool,",
-    ] {
-        assert!(done.err.contains(part), "{part}: {done:?}");
-    }
-    let done = install(
-        &site,
-        &[
-            "tiny-python",
-            "--yes",
-            "--name",
-            "python",
-            "--set",
-            "GREETING=Ciao ${HOME}",
-        ],
-    )
-    .await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(
-        done.err.contains("network: api.example.com:443"),
-        "{done:?}"
-    );
+    ];
+    checks::contains(&done.err, &parts);
+    let python = ["tiny-python", "--yes", "--name", "python"];
+    let greeting = ["--set", "GREETING=Ciao ${HOME}"];
+    let done = installed(&site, &[&python[..], &greeting].concat()).await;
+    done.says("network: api.example.com:443");
     let all = &file(&site)["mcpServers"];
-    assert_eq!(
-        all["node"]["args"],
-        json!(["-y", format!("{}@1.0.0", Registry::PACKAGE)])
-    );
-    assert_eq!(all["node"]["toolwharf"], json!({"sandbox": true}));
+    let package = format!("{}@1.0.0", Registry::PACKAGE);
+    let expected = json!({"args": ["-y", package], "toolwharf": {"sandbox": true}});
+    checks::members(&all["node"], expected);
     assert_eq!(all["python"]["env"], json!({"GREETING": "Ciao $${HOME}"}));
-    assert_eq!(
-        all["python"]["toolwharf"]["network"],
-        json!(["api.example.com:443"])
-    );
+    let network = &all["python"]["toolwharf"]["network"];
+    assert_eq!(network, &json!(["api.example.com:443"]));
     // A name that is in use is refused before anything is executed.
-    let twice = install(&site, &["tiny-node", "--yes", "--name", "node"]).await;
-    assert!(
-        twice.code == Some(1) && twice.err.contains("choose another name"),
-        "{twice:?}"
-    );
+    refused(&site, &node, "choose another name").await;
     host.stop().await;
 
     // The package is pinned now, so no registry is needed.
-    packages::registries(
-        &mut site,
-        Some(packages::NO_REGISTRY),
-        Some(packages::NO_REGISTRY),
-    );
+    packages::no_registries(&mut site);
     let host = site.start().await;
     for name in ["node", "python"] {
         host.until(name, "running").await;
-        assert_eq!(called(&host, name, "hello", json!({})).await, "1.0.0");
+        assert_eq!(host.called(name, "hello", json!({})).await, "1.0.0");
         let told = host.status(name).await;
-        let (holds, how) = enforced(&told, "package");
-        assert!(
-            holds && how.contains("pinned with its hashes") && enforced(&told, "network").0,
-            "{told:#}"
-        );
+        assert_enforced(&told, "package", true, &["pinned with its hashes"]);
+        assert_enforced(&told, "network", true, &[]);
     }
     host.stop().await;
 }
@@ -277,153 +210,71 @@ async fn c07_a_failed_trial_leaves_nothing() {
     let registry = Registry::new().await;
     // The package does not declare its tools.
     registry.publish("1.0.0", &Value::Null);
-    let listed = Listed::default();
-    let mut package = tiny("npm", "1.0.0");
-    package["environmentVariables"] =
-        json!([{"name": "KEY", "isSecret": true, "isRequired": true}]);
-    listed.list(&[entry("com.example/tiny", package)]);
-    let (url, _serving) = listed.serve().await;
-    let site = site(&url, Some(&registry)).await;
-    let host = site.start().await;
-    host.running.ok("PUT", "/projects/shop", json!({})).await;
+    let (site, host, _serving) = with_secret(&registry).await;
     let body = json!({"values": {"KEY": "hunter2"}});
     let path = "/registry/servers/com.example%2Ftiny/install?project=shop";
     let refused = host.running.rest("POST", path, body).await;
-    let text = refused.text();
-    assert!(
-        refused.status == 422 && text.contains("nothing was installed"),
-        "{} {text}",
-        refused.status
-    );
-    let servers = host.running.ok("GET", "/mcp/servers", Value::Null).await;
-    assert_eq!(servers["servers"], json!([]));
-    let secrets = host
-        .running
-        .ok("GET", "/projects/shop/secrets", Value::Null)
-        .await;
-    assert_eq!(secrets["secrets"], json!([]));
-    assert!(
-        packages::shelved(&site).is_empty(),
-        "{:?}",
-        packages::shelved(&site)
-    );
-    assert!(
-        !site
-            .kept
-            .data("hosting/process/volumes")
-            .read_dir()
-            .is_ok_and(|mut all| all.next().is_some())
-    );
-    let log = host.stop().await;
-    assert!(!log.contains("hunter2") && !text.contains("hunter2"));
+    checks::reply(&refused, 422, &["nothing was installed"]);
+    assert_eq!(host.list().await, Vec::<Value>::new());
+    assert_eq!(secrets(&host).await, json!([]));
+    assert_eq!(packages::shelved(&site), Vec::<String>::new());
+    let volumes = site.kept.data("hosting/process/volumes").read_dir();
+    assert!(!volumes.is_ok_and(|mut all| all.next().is_some()));
+    checks::lacks(&host.stop().await, &["hunter2"]);
+    checks::lacks(refused.text(), &["hunter2"]);
 }
 
 #[tokio::test]
 async fn c07_secrets_go_to_the_project_and_only_there() {
     let registry = Registry::new().await;
-    registry.publish(
-        "1.0.0",
-        &json!([{"name": "hello", "inputSchema": {"type": "object"}}]),
-    );
-    let listed = Listed::default();
-    let mut package = tiny("npm", "1.0.0");
-    package["environmentVariables"] =
-        json!([{"name": "KEY", "isSecret": true, "isRequired": true}]);
-    listed.list(&[entry("com.example/tiny", package)]);
-    let (url, _serving) = listed.serve().await;
-    let site = site(&url, Some(&registry)).await;
-    let host = site.start().await;
-    host.running.ok("PUT", "/projects/shop", json!({})).await;
-    let form = host
-        .running
-        .ok("GET", "/registry/servers/tiny", Value::Null)
-        .await;
-    assert_eq!(
-        form["options"][0]["inputs"]["properties"]["KEY"]["format"],
-        "password"
-    );
-    // mcp.json contains no secrets.
-    let refused = install(&site, &["tiny", "--yes"]).await;
-    assert!(
-        refused.code == Some(1) && refused.err.contains("set KEY in the environment"),
-        "{refused:?}"
-    );
-    let in_argv = install(
-        &site,
-        &["tiny", "--yes", "--project", "shop", "--set", "KEY=hunter2"],
-    )
-    .await;
-    assert!(
-        in_argv.code == Some(2) && in_argv.err.contains("--secret-from"),
-        "{in_argv:?}"
-    );
-    let args = [
-        "tiny",
-        "--yes",
-        "--project",
-        "shop",
-        "--secret-from",
-        "KEY=-",
-    ];
-    let done = said(&site, "install", &args, "hunter2\n").await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    let server = host
-        .running
-        .ok("GET", "/mcp/servers/tiny?project=shop", Value::Null)
-        .await;
+    let tools = json!([{"name": "hello", "inputSchema": {"type": "object"}}]);
+    registry.publish("1.0.0", &tools);
+    let (site, host, _serving) = with_secret(&registry).await;
+    let place = "/registry/servers/tiny";
+    let form = host.running.ok("GET", place, Value::Null).await;
+    let key = &form["options"][0]["inputs"]["properties"]["KEY"];
+    assert_eq!(key["format"], "password");
+    // Secrets are not written to mcp.json, so the user must set an environment variable.
+    refused(&site, &["tiny", "--yes"], "set KEY in the environment").await;
+    let shop = ["tiny", "--yes", "--project", "shop"];
+    let in_argv = [&shop[..], &["--set", "KEY=hunter2"]].concat();
+    let in_argv = install(&site, &in_argv).await.code(2);
+    in_argv.says("--secret-from");
+    let args = [&shop[..], &["--secret-from", "KEY=-"]].concat();
+    let done = said(&site, "install", &args, "hunter2\n").await.code(0);
+    let server = host.status("tiny?project=shop").await;
     assert_eq!(server["config"]["env"], json!({"KEY": "${TINY_KEY}"}));
-    let secrets = host
-        .running
-        .ok("GET", "/projects/shop/secrets", Value::Null)
-        .await;
-    assert_eq!(secrets["secrets"][0]["name"], "TINY_KEY");
-    // The server is not enabled before approval. To give up the installation is to remove the server.
+    assert_eq!(secrets(&host).await[0]["name"], "TINY_KEY");
+    // The server is not enabled before approval. Removing the server cancels the installation.
     let digest = &form["digest"];
     let body = json!({"name": "other", "digest": digest, "values": {"KEY": "hunter2"}});
     let path = "/registry/servers/tiny/install?project=shop";
     let installed = host.running.ok("POST", path, body).await;
     let server = &installed["server"];
-    assert_eq!(
-        (&server["enabled"], &server["status"]),
-        (&json!(false), &json!("disabled")),
-        "{installed:#}"
-    );
+    checks::members(server, json!({"enabled": false, "status": "disabled"}));
     assert_eq!(installed["tools"][0]["name"], "hello");
     let id = server["id"].as_str().unwrap();
-    host.running
-        .ok("DELETE", &format!("/mcp/servers/{id}"), Value::Null)
-        .await;
-    // The digest is that of another entry.
+    host.ok("DELETE", &format!("/{id}"), Value::Null).await;
+    // This digest belongs to another entry.
     let stale = json!({"name": "third", "digest": "0", "values": {"KEY": "x"}});
     assert_eq!(host.running.rest("POST", path, stale).await.status, 409);
-    // A project key cannot install what would run on this host, nor name a registry.
+    // A project key can neither install a server that would run on this host nor name a registry.
     let wanted = json!({"name": "m", "role": "manage"});
     let key = host.running.ok("POST", "/keys?project=shop", wanted).await;
     let key = key["token"].as_str().unwrap();
+    let fourth = json!({"name": "fourth", "values": {"KEY": "x"}});
+    let foreign = "/registry/servers?registry=http://127.0.0.1:9";
     for (method, path, body) in [
-        (
-            "POST",
-            "/registry/servers/tiny/install",
-            json!({"name": "fourth", "values": {"KEY": "x"}}),
-        ),
-        (
-            "GET",
-            "/registry/servers?registry=http://127.0.0.1:9",
-            Value::Null,
-        ),
+        ("POST", "/registry/servers/tiny/install", fourth),
+        ("GET", foreign, Value::Null),
     ] {
         let client = host.running.raw(&format!("/api/v1{path}"));
         let client = client.with("authorization", &format!("Bearer {key}"));
-        let method = method.parse().unwrap();
-        let sent = client
-            .try_send(method, &[], body.to_string())
-            .await
-            .unwrap();
-        let reply = sent.collect(DEADLINE).await;
-        assert_eq!(reply.status, 403, "{}", reply.text());
+        let sent = client.send(method.parse().unwrap(), &[], body.to_string());
+        checks::reply(&sent.await.collect(DEADLINE).await, 403, &[]);
     }
     let log = host.stop().await;
-    assert!(!log.contains("hunter2") && !format!("{done:?}{installed}").contains("hunter2"));
+    checks::lacks(format!("{log}{done:?}{installed}"), &["hunter2"]);
 }
 
 /// A server of one file, for Node.js without packages. `description` is JavaScript.
@@ -479,7 +330,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
         entry(&format!("com.example/{name}"), package)
     };
     let good = of("good", r#""Where it is""#);
-    // Its tool descriptions differ at each start.
+    // The tool descriptions of this server differ at each start.
     let fickle = of("fickle", "`Where it is: ${process.hrtime.bigint()}`");
     let broken = of("broken", "nothing.at.all");
     let mut swapped = of("swapped", r#""Where""#);
@@ -487,38 +338,21 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
     listed.list(&[good, fickle, broken, swapped]);
     let site = site(&url, None).await;
     let host = site.start().await;
-    let done = install(&site, &["good", "--yes", "--set", "word=here"]).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.err.contains("/bundle:ro"), "{done:?}");
-    assert_eq!(
-        called(&host, "good", "where", json!({})).await,
-        "here false"
-    );
-    let refused = install(&site, &["swapped", "--yes"]).await;
-    assert!(
-        refused.code == Some(1) && refused.err.contains("its hash is"),
-        "{refused:?}"
-    );
+    let done = installed(&site, &["good", "--yes", "--set", "word=here"]).await;
+    done.says("/bundle:ro");
+    let place = host.called("good", "where", json!({})).await;
+    assert_eq!(place, "here false");
+    refused(&site, &["swapped", "--yes"], "its hash is").await;
     // A server that does not start leaves nothing behind, and removes no other server's bundle.
-    let broken = install(&site, &["broken", "--yes", "--set", "word=x"]).await;
-    assert!(
-        broken.code == Some(1) && broken.err.contains("nothing was installed"),
-        "{broken:?}"
-    );
+    let broken = ["broken", "--yes", "--set", "word=x"];
+    refused(&site, &broken, "nothing was installed").await;
     let bundles = || fs::read_dir(site.kept.data("bundles")).unwrap().count();
-    assert_eq!(
-        (bundles(), &file(&site)["mcpServers"]["broken"]),
-        (1, &Value::Null)
-    );
+    assert_eq!(bundles(), 1);
+    assert_eq!(file(&site)["mcpServers"]["broken"], Value::Null);
     // The user approves the tools that the trial run showed.
-    let done = install(&site, &["fickle", "--yes", "--set", "word=x"]).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
+    installed(&site, &["fickle", "--yes", "--set", "word=x"]).await;
     let told = host.until("fickle", "running").await;
-    assert_eq!(
-        (&told["tools"], &told["kept_back"]),
-        (&json!(1), &json!(1)),
-        "{told:#}"
-    );
+    checks::members(&told, json!({"tools": 1, "kept_back": 1}));
     host.stop().await;
 }
 
@@ -544,30 +378,19 @@ async fn c07_a_remote_server_goes_from_a_registry_to_a_called_tool() {
     let (url, _serving) = listed.serve().await;
     let site = site(&url, None).await;
     let host = site.start().await;
-    let done = install(&site, &["open", "--yes"]).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.err.contains("it runs elsewhere"), "{done:?}");
+    let done = installed(&site, &["open", "--yes"]).await;
+    done.says("it runs elsewhere");
     let entry = &file(&site)["mcpServers"]["open"];
     assert_eq!(entry["headers"], json!({"X-Region": "eu"}), "{entry}");
-    assert_eq!(
-        called(&host, "open", "echo", json!({"text": "hello"})).await,
-        r#"{"text":"hello"}"#
-    );
+    let echo = host.called("open", "echo", json!({"text": "hello"})).await;
+    assert_eq!(echo, r#"{"text":"hello"}"#);
     let path = "/registry/servers/closed/install";
-    let installed = host.running.ok("POST", path, json!({})).await;
-    assert!(
-        installed["unseen"].is_string() && installed["tools"] == json!([]),
-        "{installed:#}"
-    );
-    host.running
-        .ok("POST", "/mcp/servers/closed/enable", Value::Null)
-        .await;
+    let closed = host.running.ok("POST", path, json!({})).await;
+    assert!(closed["unseen"].is_string(), "{closed:#}");
+    assert_eq!(closed["tools"], json!([]));
+    host.order("closed", "enable").await;
     host.until("closed", "needs_login").await;
-    let refused = install(&site, &["private", "--yes"]).await;
-    assert!(
-        refused.code == Some(1) && refused.err.contains("public https address"),
-        "{refused:?}"
-    );
+    refused(&site, &["private", "--yes"], "public https address").await;
     host.stop().await;
 }
 
@@ -577,14 +400,9 @@ async fn c07_real_packages_of_the_built_in_catalogue() {
     let mut site = site("http://127.0.0.1:9", None).await;
     packages::registries(&mut site, None, None);
     let host = site.start().await;
-    let found = said(
-        &site,
-        "search",
-        &["time zones", "--registry", "built-in"],
-        "",
-    )
-    .await;
-    assert!(found.out.contains("dev.toolwharf/time"), "{found:?}");
+    let wanted = ["time zones", "--registry", "built-in"];
+    let found = said(&site, "search", &wanted, "").await;
+    checks::contains(&found.out, &["dev.toolwharf/time"]);
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("note"), "hello").unwrap();
     let set = format!("folder={}", folder.path().display());
@@ -593,34 +411,22 @@ async fn c07_real_packages_of_the_built_in_catalogue() {
         &["memory", "--yes"],
         &["filesystem", "--yes", "--set", &set],
     ] {
-        let done = install(&site, args).await;
-        assert_eq!(done.code, Some(0), "{args:?} {done:?}");
+        installed(&site, args).await;
     }
-    let time = called(
-        &host,
-        "time",
-        "get_current_time",
-        json!({"timezone": "Asia/Tokyo"}),
-    )
-    .await;
-    assert!(time.contains("Asia/Tokyo"), "{time}");
+    let tokyo = json!({"timezone": "Asia/Tokyo"});
+    let time = host.called("time", "get_current_time", tokyo).await;
+    checks::contains(&time, &["Asia/Tokyo"]);
     let entities = json!({"entities": [{"name": "a", "entityType": "b", "observations": ["c"]}]});
-    let kept = called(&host, "memory", "create_entities", entities).await;
-    assert!(kept.contains("\"a\""), "{kept}");
+    let kept = host.called("memory", "create_entities", entities).await;
+    checks::contains(&kept, &["\"a\""]);
     let note = folder.path().join("note");
-    let read = called(&host, "filesystem", "read_text_file", json!({"path": note})).await;
+    let read = json!({"path": note});
+    let read = host.called("filesystem", "read_text_file", read).await;
     assert_eq!(read, "hello");
-    let write = called(
-        &host,
-        "filesystem",
-        "write_file",
-        json!({"path": note, "content": "x"}),
-    )
-    .await;
-    assert!(
-        write.contains("read-only") || write.contains("EROFS"),
-        "{write}"
-    );
+    let write = json!({"path": note, "content": "x"});
+    let write = host.called("filesystem", "write_file", write).await;
+    let is_refused = write.contains("read-only") || write.contains("EROFS");
+    assert!(is_refused, "{write}");
     host.stop().await;
 }
 
@@ -629,11 +435,8 @@ mod runc {
 
     #[tokio::test]
     async fn c07_an_image_goes_from_a_registry_to_a_called_tool() {
-        docker(&[
-            "tag",
-            "toolwharf-test/scripted",
-            "toolwharf-test/scripted:1",
-        ]);
+        let image = "toolwharf-test/scripted";
+        docker(&["tag", image, &format!("{image}:1")]);
         let listed = Listed::default();
         listed.list(&[entry("com.example/scripted", json!({
             "registryType": "oci", "identifier": "toolwharf-test/scripted", "version": "1", "transport": {"type": "stdio"},
@@ -645,16 +448,10 @@ mod runc {
         site.kept
             .settings(&format!("{text}\n[registries.test]\nurl = {url:?}\n"));
         let host = site.start().await;
-        let done = install(&site, &["scripted", "--yes", "--set", "name=it"]).await;
-        assert_eq!(done.code, Some(0), "{done:?}");
-        assert!(
-            done.err.contains("it ran under runc") && done.err.contains("it is not pinned"),
-            "{done:?}"
-        );
-        assert_eq!(
-            file(&site)["mcpServers"]["scripted"]["image"],
-            "toolwharf-test/scripted:1"
-        );
+        let done = installed(&site, &["scripted", "--yes", "--set", "name=it"]).await;
+        checks::contains(&done.err, &["it ran under runc", "it is not pinned"]);
+        let entry = &file(&site)["mcpServers"]["scripted"];
+        assert_eq!(entry["image"], "toolwharf-test/scripted:1");
         host.until("scripted", "running").await;
         host.stop().await;
     }

@@ -1,4 +1,4 @@
-//! The test cluster, accessed from outside.
+//! Accesses the test cluster directly, without the product.
 
 #[cfg(feature = "kubernetes")]
 mod cluster;
@@ -8,7 +8,10 @@ use std::{path::Path, process::Command};
 use serde_json::Value;
 
 #[cfg(feature = "kubernetes")]
-pub(crate) use self::cluster::{Held, Webhook, kubelet_ends, nothing_left, pod, try_kubectl};
+pub(crate) use self::cluster::{
+    Held, Webhook, create_namespace, delete_namespace, goes_on, kubelet_ends, marked, nothing_left,
+    pod, stop,
+};
 
 /// The variable with the path of the test cluster's kubeconfig.
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
@@ -22,17 +25,24 @@ pub(crate) fn config() -> String {
     })
 }
 
-fn output(command: &mut Command) -> String {
+/// Runs a command. Returns its output, or what it wrote to stderr if it failed.
+fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().expect("it is started");
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {why}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stderr)),
+    }
+}
+
+pub(crate) fn try_kubectl(args: &[&str]) -> Result<String, String> {
+    let mut kubectl = Command::new("kubectl");
+    output(kubectl.args(["--kubeconfig", &config()]).args(args))
 }
 
 /// Runs `kubectl` against the cluster.
 pub(crate) fn kubectl(args: &[&str]) -> String {
-    let mut kubectl = Command::new("kubectl");
-    output(kubectl.args(["--kubeconfig", &config()]).args(args))
+    try_kubectl(args).unwrap_or_else(|why| panic!("kubectl {args:?}: {why}"))
 }
 
 /// Returns a server's objects of one kind.
@@ -72,12 +82,6 @@ pub(crate) fn kill(container: &str) {
     let config = config();
     let socket = Path::new(&config).with_file_name("containerd.sock");
     let mut ctr = Command::new("/usr/bin/ctr");
-    ctr.arg("--address").arg(socket);
-    output(ctr.args([
-        "--namespace=k8s.io",
-        "tasks",
-        "kill",
-        "--signal=SIGKILL",
-        container,
-    ]));
+    ctr.arg("--address").arg(socket).arg("--namespace=k8s.io");
+    output(ctr.args(["tasks", "kill", "--signal=SIGKILL", container])).expect("it is killed");
 }

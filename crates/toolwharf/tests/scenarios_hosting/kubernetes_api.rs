@@ -7,49 +7,49 @@ use testkit::{Process, Proxy, Way, soak, wait_for, wait_for_some};
 use tokio::time::Instant;
 
 use crate::{
-    kubernetes::{self, config, kubectl, list, nothing_left},
-    support::{Host, LONG_DEADLINE, Platform, Site, with},
+    kubernetes::{
+        self, config, create_namespace, delete_namespace, goes_on, kubectl, list, marked,
+        nothing_left, stop,
+    },
+    support::{Host, LONG_DEADLINE, Platform, Site, gone},
 };
 
+/// Returns the URL of the API server.
+fn server() -> String {
+    let path = "--output=jsonpath={.clusters[0].cluster.server}";
+    kubectl(&["config", "view", path])
+}
+
 /// Makes the product use this address instead of the API server's.
-fn lead(site: &Site, server: &str) {
+fn lead(site: &Site, address: &str) {
     let own = site.kept.dir.path().join("kubeconfig");
     let mut text = fs::read_to_string(config()).unwrap();
-    let known = kubectl(&[
-        "config",
-        "view",
-        "--output=jsonpath={.clusters[0].cluster.server}",
-    ]);
+    let known = server();
     assert!(text.contains(&known), "{text}");
-    text = text.replace(&known, server);
+    text = text.replace(&known, address);
     fs::write(&own, text).unwrap();
     site.reconfigure(&config(), own.to_str().unwrap());
 }
 
 /// Returns host and port of the API server.
 fn api_server() -> String {
-    let server = kubectl(&[
-        "config",
-        "view",
-        "--output=jsonpath={.clusters[0].cluster.server}",
-    ]);
-    server.strip_prefix("https://").unwrap().to_owned()
+    server().strip_prefix("https://").unwrap().to_owned()
 }
 
-async fn proxied(site: &Site) -> Proxy {
+/// A site whose product reaches the API server through a proxy.
+async fn proxied() -> (Site, Proxy) {
+    let site = Site::new(Platform::Kubernetes).await;
     let proxy = Proxy::to(&api_server()).await;
-    lead(site, &format!("https://{}", proxy.address()));
-    proxy
+    lead(&site, &format!("https://{}", proxy.address()));
+    (site, proxy)
 }
 
 #[tokio::test]
 async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothing() {
     let away = Duration::from_secs(if soak() { 60 } else { 5 });
     for way in [Way::Cut, Way::Stalled] {
-        let site = Site::new(Platform::Kubernetes).await;
-        let proxy = proxied(&site).await;
-        let (host, id) = site.hosting("away", &[]).await;
-        host.mark(&id).await;
+        let (site, proxy) = proxied().await;
+        let (host, id) = marked(&site, "away").await;
         let before = kubernetes::containers(&id);
         proxy.be(way);
         let start = Instant::now();
@@ -59,62 +59,40 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
             assert_eq!(kubernetes::containers(&id), before);
         }
         proxy.be(Way::Open);
-        wait_for("the same instance to answer", LONG_DEADLINE, async || {
-            let echo = host.call_within(&id, "echo", json!({}), 2000).await;
-            echo.status == 200
-        })
-        .await;
-        assert!(host.is_marked(&id).await, "{way:?}");
-        assert_eq!(kubernetes::containers(&id), before);
-        assert_eq!(host.events_of(&id, "ready").await.len(), 1);
+        goes_on(&host, &id, &before).await;
         // Exits in the meantime are noticed afterwards.
         proxy.be(way);
         host.kill_server(&id, "away");
-        wait_for("its end", LONG_DEADLINE, async || {
-            kubernetes::containers(&id).is_empty()
-        })
-        .await;
+        gone(host.platform, &id, "away").await;
         assert_eq!(host.events_of(&id, "crashed").await.len(), 0);
         proxy.be(Way::Open);
         host.happened(&id, "ready", 2).await;
         assert_eq!(kubernetes::containers(&id).len(), 1);
-        host.stop().await;
-        nothing_left(&id).await;
+        stop(host, &[&id]).await;
     }
 }
 
-/// A machine in between that loses power closes no connection.
+/// A machine that loses power closes no connection. Here, it is between the gateway and the API server.
 #[tokio::test]
 async fn d07_kubernetes_connections_that_are_lost_in_silence_are_made_again() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let proxy = proxied(&site).await;
-    let (host, id) = site.hosting("silent", &[]).await;
-    host.mark(&id).await;
+    let (site, proxy) = proxied().await;
+    let (host, id) = marked(&site, "silent").await;
     let before = kubernetes::containers(&id);
     proxy.lose_connections();
-    wait_for("the same instance to answer", LONG_DEADLINE, async || {
-        let echo = host.call_within(&id, "echo", json!({}), 2000).await;
-        echo.status == 200
-    })
-    .await;
-    assert!(host.is_marked(&id).await);
-    assert_eq!(kubernetes::containers(&id), before);
+    goes_on(&host, &id, &before).await;
     // The watch is opened again, too.
     host.kill_server(&id, "silent");
     host.happened(&id, "ready", 2).await;
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_an_api_server_that_is_slow_is_waited_for() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let proxy = proxied(&site).await;
+    let (site, proxy) = proxied().await;
     proxy.be(Way::Slow(Duration::from_millis(200)));
     let (host, id) = site.hosting("slow", &[]).await;
     host.call(&id, "crash", json!({})).await;
-    host.happened(&id, "ready", 2).await;
-    host.until(&id, "running").await;
+    host.is_back(&id, 2).await;
     assert_eq!(kubernetes::containers(&id).len(), 1);
     host.stop().await;
 }
@@ -125,13 +103,8 @@ async fn d07_kubernetes_an_api_server_that_is_slow_is_waited_for() {
 async fn d07_kubernetes_a_watch_that_is_too_old_is_begun_anew() {
     let site = Site::new(Platform::Kubernetes).await;
     let mut plain = tokio::process::Command::new("kubectl");
-    plain.args([
-        "--kubeconfig",
-        &config(),
-        "proxy",
-        "--port=0",
-        "--reject-paths=^$",
-    ]);
+    plain.args(["--kubeconfig", &config(), "proxy"]);
+    plain.args(["--port=0", "--reject-paths=^$"]);
     let mut plain = Process::spawn(plain);
     let target = plain
         .announced(|line| Some(line.strip_prefix("Starting to serve on ")?.to_owned()))
@@ -148,22 +121,19 @@ async fn d07_kubernetes_a_watch_that_is_too_old_is_begun_anew() {
     })
     .await;
     lead(&site, &format!("http://{}", proxy.address()));
-    let (host, id) = site.hosting("aged", &[]).await;
-    host.mark(&id).await;
+    let (host, id) = marked(&site, "aged").await;
     host.call(&id, "crash", json!({"code": 4})).await;
-    host.happened(&id, "ready", 2).await;
-    let told = host.until(&id, "running").await;
+    let told = host.is_back(&id, 2).await;
     assert_eq!(told["last_crash"]["exit_code"], 4, "{told:#}");
     assert_eq!(kubernetes::containers(&id).len(), 1);
     host.stop().await;
 }
 
-/// Killed when the pod exists and the gateway does not know it yet.
+/// The gateway is killed when the Secret or the pod exists and the gateway does not know it yet.
 #[tokio::test]
 async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_that_runs_twice() {
     for what in ["secrets", "pods"] {
-        let site = Site::new(Platform::Kubernetes).await;
-        let proxy = proxied(&site).await;
+        let (site, proxy) = proxied().await;
         let (host, id) = site.hosting("killed", &[]).await;
         host.order(&id, "stop").await;
         let path = format!("/{id}/start");
@@ -185,16 +155,14 @@ async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_tha
         host.until(&id, "running").await;
         assert_eq!(list("pods", &id).len(), 1, "{what}");
         assert_eq!(list("secrets", &id).len(), 1, "{what}");
-        host.stop().await;
-        nothing_left(&id).await;
+        stop(host, &[&id]).await;
     }
 }
 
-/// The server is not started again, so no launch removes the old pod.
+/// A pod of an earlier run is removed, even though no launch of its server removes it.
 #[tokio::test]
 async fn d07_kubernetes_what_an_earlier_run_left_goes_when_the_api_server_is_back() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let proxy = proxied(&site).await;
+    let (site, proxy) = proxied().await;
     let (host, id) = site.hosting("left", &[]).await;
     proxy.be(Way::Cut);
     let path = format!("/{id}");
@@ -221,8 +189,7 @@ async fn d07_kubernetes_what_an_earlier_run_left_goes_when_the_api_server_is_bac
 async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
     const FILES: &str = "secrets/kubernetes.io/serviceaccount";
     let site = Site::new(Platform::Kubernetes).await;
-    let namespace = format!("inside-{}", std::process::id());
-    kubectl(&["create", "namespace", &namespace]);
+    let namespace = create_namespace("inside");
     let in_it = |args: &[&str]| kubectl(&[&["--namespace", &namespace], args].concat());
     let rights = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -238,31 +205,22 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
     let run = site.kept.dir.path().join("run");
     let files = run.join(FILES);
     fs::create_dir_all(&files).unwrap();
-    for (file, key) in [
-        ("token", "token"),
-        ("ca.crt", "ca.crt"),
-        ("namespace", "namespace"),
-    ] {
+    for key in ["token", "ca.crt", "namespace"] {
         let template = format!("--output=go-template={{{{index .data {key:?} | base64decode}}}}");
         let text = in_it(&["get", "secret", &name, &template]);
-        fs::write(files.join(file), text).unwrap();
+        fs::write(files.join(key), text).unwrap();
     }
     site.reconfigure(&format!("kubeconfig = {:?}\n", config()), "");
     // The product gets a separate `/run`.
     let product = site.kept.command("serve");
     let product = product.as_std();
     let mut inside = tokio::process::Command::new("unshare");
-    inside.args([
-        "--mount",
-        "sh",
-        "-c",
-        "mount --bind \"$0\" /run && exec \"$@\"",
-    ]);
+    let script = "mount --bind \"$0\" /run && exec \"$@\"";
     inside
+        .args(["--mount", "sh", "-c", script])
         .arg(&run)
         .arg(product.get_program())
-        .args(product.get_args());
-    inside
+        .args(product.get_args())
         .args(["--listen", "127.0.0.1:0", "--data-dir"])
         .arg(site.kept.data(""));
     for (name, value) in product.get_envs() {
@@ -270,64 +228,40 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
             inside.env(name, value);
         }
     }
-    // The pod that the product claims to be.
+    // Creates the pod that the product claims to be.
     let image = "--image=toolwharf-test/busybox:1";
-    in_it(&[
-        "run",
-        "gateway",
-        image,
-        "--restart=Never",
-        "--",
-        "sleep",
-        "600",
-    ]);
-    inside.env("HOSTNAME", "gateway");
+    let pod = ["run", "gateway", image, "--restart=Never"];
+    in_it(&[&pod[..], &["--", "sleep", "600"]].concat());
     let api = api_server();
     let (address, port) = api.split_once(':').unwrap();
-    inside.env_remove("KUBECONFIG");
     inside
+        .env_remove("KUBECONFIG")
+        .env("HOSTNAME", "gateway")
         .env("KUBERNETES_SERVICE_HOST", address)
         .env("KUBERNETES_SERVICE_PORT", port);
     let running = site.kept.running(Process::spawn(inside)).await;
-    let host = Host {
-        running,
-        platform: site.platform,
-    };
+    let platform = site.platform;
+    let host = Host { running, platform };
 
     let id = host.host(site.entry("inside", &[])).await;
-    assert_eq!(
-        list("pods", &id)[0]["metadata"]["namespace"],
-        namespace.as_str()
-    );
+    let place = &list("pods", &id)[0]["metadata"]["namespace"];
+    assert_eq!(place, namespace.as_str());
     // A port is reached at the pod's address, which is reachable only within the cluster.
-    let entry = with(
-        site.entry("port", &["--http", "0.0.0.0:8080"]),
-        json!({"stdio_bridge": false, "ports": [8080]}),
-    );
+    let members = json!({"stdio_bridge": false, "ports": [8080]});
+    let entry = site.entry_with("port", &["--http", "0.0.0.0:8080"], members);
     let port = host.host(entry).await;
     let policies = list("networkpolicies", &port);
     let from = &policies[0]["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"];
     assert_eq!(from["kubernetes.io/metadata.name"], namespace.as_str());
-    let address: std::net::Ipv4Addr = list("pods", &port)[0]["status"]["podIP"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    let remote = format!(
-        " {:08X}:{:04X} ",
-        u32::from_le_bytes(address.octets()),
-        8080
-    );
+    let address = &list("pods", &port)[0]["status"]["podIP"];
+    let address: std::net::Ipv4Addr = address.as_str().unwrap().parse().unwrap();
+    let address = u32::from_le_bytes(address.octets());
+    let remote = format!(" {address:08X}:{:04X} ", 8080);
     let calling = host.tool(&port, "hold", json!({"ms": 3000}));
-    let seen = wait_for(
-        "a connection to the pod's address",
-        LONG_DEADLINE,
-        async || {
-            fs::read_to_string("/proc/net/tcp")
-                .unwrap()
-                .contains(&remote)
-        },
-    );
+    let seen = wait_for("a connection to the pod", LONG_DEADLINE, async || {
+        let connections = fs::read_to_string("/proc/net/tcp").unwrap();
+        connections.contains(&remote)
+    });
     tokio::join!(calling, seen);
     // The gateway cannot return with its identity: everything it has created is removed with its pod.
     host.running.kill().await;
@@ -335,5 +269,5 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
     for id in [id, port] {
         nothing_left(&id).await;
     }
-    kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+    delete_namespace(&namespace);
 }

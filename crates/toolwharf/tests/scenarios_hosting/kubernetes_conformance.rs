@@ -7,9 +7,10 @@ use testkit::{
     peer::MODERN,
 };
 
-use crate::support::{Platform, Site, enforced};
-
-const LEGACY: &str = "2025-11-25";
+use crate::{
+    common::LEGACY,
+    support::{Platform, Site, assert_enforced},
+};
 
 /// Compares check by check, for clients of both eras.
 async fn same(name: &str, program: Value, args: Value, least: usize) {
@@ -27,8 +28,7 @@ async fn same(name: &str, program: Value, args: Value, least: usize) {
     }
     let id = host.host(entry).await;
     let told = host.status(&id).await;
-    let kernel = enforced(&told, "kernel");
-    assert!(kernel.0 && kernel.1.contains("gVisor"), "{kernel:?}");
+    assert_enforced(&told, "kernel", true, &["gVisor"]);
     for requirements in [LEGACY, MODERN] {
         let at = |server: &str| format!("{}/mcp/-/{server}", host.running.url);
         let on_host = conformance::run(requirements, &at("host"), &[]).await;
@@ -58,11 +58,6 @@ async fn d07_kubernetes_conformance_of_server_everything_is_that_on_the_host() {
 #[tokio::test]
 async fn d07_kubernetes_conformance_of_a_conforming_server_is_that_on_the_host() {
     let args = json!(["--stdio", "--era", "modern"]);
-    same(
-        "conformance",
-        json!(Bin::path("testkit-conformance")),
-        args,
-        80,
-    )
-    .await;
+    let program = json!(Bin::path("testkit-conformance"));
+    same("conformance", program, args, 80).await;
 }

@@ -1,35 +1,39 @@
 //! Failures that only a cluster causes, and the permissions it grants a gateway.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{wait_for, wait_for_some};
 
 use crate::{
-    kubernetes::{self, kubectl, list, nothing_left, pod},
-    support::{Host, LONG_DEADLINE, Platform, Site, enforced, refusal, with},
+    common::checks,
+    kubernetes::{
+        self, create_namespace, delete_namespace, goes_on, kubectl, list, marked, nothing_left,
+        pod, stop,
+    },
+    support::{Host, LONG_DEADLINE, Platform, Site, assert_enforced, enforced},
 };
 
-/// Returns the reason shown for a server that does not start.
-async fn reason(host: &Host, id: &str) -> String {
-    wait_for_some("the reason", LONG_DEADLINE, async || {
+/// Registers a server that does not start. Returns its id and the reason that is shown.
+async fn reason(host: &Host, entry: Value) -> (String, String) {
+    let told = host.register(entry).await;
+    let id = told["id"].as_str().unwrap();
+    let why = wait_for_some("the reason", LONG_DEADLINE, async || {
         let told = host.status(id).await;
         assert_ne!(told["status"], "running", "{told:#}");
         told["reason"].as_str().map(str::to_owned)
     })
-    .await
+    .await;
+    (id.to_owned(), why)
 }
 
 /// Creates a namespace for the servers of a site.
 async fn namespace(site: &Site, name: &str) -> String {
-    let name = format!("{name}-{}", std::process::id());
-    kubectl(&["create", "namespace", &name]);
+    let name = create_namespace(name);
     wait_for("the default account", LONG_DEADLINE, async || {
         kubernetes::try_kubectl(&["get", "serviceaccount", "default", "--namespace", &name]).is_ok()
     })
     .await;
-    site.reconfigure(
-        "[kubernetes]\n",
-        &format!("[kubernetes]\nnamespace = {name:?}\n"),
-    );
+    let setting = format!("[kubernetes]\nnamespace = {name:?}\n");
+    site.reconfigure("[kubernetes]\n", &setting);
     name
 }
 
@@ -38,85 +42,55 @@ async fn d07_kubernetes_a_class_that_is_not_what_it_promises_runs_nothing() {
     let site = Site::new(Platform::KubernetesGvisor).await;
     site.reconfigure("\"gvisor\"", "\"not-gvisor\"");
     let host = site.start().await;
-    let told = host.register(site.entry("promised", &[])).await;
-    let id = told["id"].as_str().unwrap();
-    let reason = reason(&host, id).await;
-    assert!(
-        reason.contains("kernel is not gVisor's but `Linux"),
-        "{reason}"
-    );
-    host.stop().await;
-    nothing_left(id).await;
+    let (id, why) = reason(&host, site.entry("promised", &[])).await;
+    checks::contains(&why, &["kernel is not gVisor's but `Linux"]);
+    stop(host, &[&id]).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_a_pod_that_somebody_removed_is_made_again() {
     let site = Site::new(Platform::Kubernetes).await;
-    let (host, id) = site.hosting("removed", &[]).await;
-    host.mark(&id).await;
-    kubectl(&[
-        "delete",
-        "pod",
-        &pod(&id),
-        "--grace-period=1",
-        "--wait=false",
-    ]);
-    host.happened(&id, "ready", 2).await;
-    host.until(&id, "running").await;
+    let (host, id) = marked(&site, "removed").await;
+    let options = ["--grace-period=1", "--wait=false"];
+    kubectl(&[&["delete", "pod", &pod(&id)][..], &options].concat());
+    host.is_back(&id, 2).await;
     assert!(!host.is_marked(&id).await);
     assert_eq!(list("pods", &id).len(), 1);
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_a_pod_that_was_evicted_is_made_again_and_the_reason_is_told() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let host = site.start().await;
+    let (site, host) = Site::started(Platform::Kubernetes).await;
     // Scratch space is limited to the disk limit. The node notices an excess within ten seconds.
     let limits = json!({"resource_limits": {"memory": "256M", "disk": "8M"}});
-    let id = host.host(with(site.entry("evicted", &[]), limits)).await;
-    host.tool(&id, "fill", json!({"path": "/tmp/x", "mib": 64}))
-        .await;
+    let id = host.host(site.entry_with("evicted", &[], limits)).await;
+    let file = json!({"path": "/tmp/x", "mib": 64});
+    host.tool(&id, "fill", file).await;
     let crashed = host.happened(&id, "crashed", 1).await;
-    let stderr = crashed[0]["detail"]["stderr"].as_str().unwrap();
     let told = "the pod was ended by the cluster: Evicted: Usage of EmptyDir volume \"tmp\"";
-    assert!(stderr.contains(told), "{stderr}");
+    checks::string(&crashed[0]["detail"]["stderr"], &[told]);
     host.until(&id, "running").await;
     assert_eq!(list("pods", &id).len(), 1);
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_a_kubelet_that_is_restarted_ends_nothing() {
     let site = Site::new(Platform::Kubernetes).await;
-    let (host, id) = site.hosting("kubelet", &[]).await;
-    host.mark(&id).await;
+    let (host, id) = marked(&site, "kubelet").await;
     let before = kubernetes::containers(&id);
     kubernetes::kubelet_ends();
-    wait_for("the same instance to answer", LONG_DEADLINE, async || {
-        let counter = host.call_within(&id, "counter", json!({}), 2000).await;
-        counter.status == 200
-    })
-    .await;
-    assert!(host.is_marked(&id).await);
-    assert_eq!(kubernetes::containers(&id), before);
-    assert_eq!(host.events_of(&id, "ready").await.len(), 1);
-    host.stop().await;
-    nothing_left(&id).await;
+    goes_on(&host, &id, &before).await;
+    stop(host, &[&id]).await;
 }
 
-/// While the node is unreachable, it is unknown what it runs.
+/// While the node is unreachable, the states of its pods are unknown.
 #[tokio::test]
 async fn d07_kubernetes_a_server_of_a_node_that_is_gone_is_started_nowhere_else() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let host = site.start().await;
-    let entry = with(
-        site.entry("gone", &[]),
-        json!({"heartbeat": {"interval_ms": 500, "timeout_ms": 1000, "misses": 2}}),
-    );
-    let id = host.host(entry).await;
+    let (site, host) = Site::started(Platform::Kubernetes).await;
+    let heartbeat = json!({"heartbeat": {"interval_ms": 500, "timeout_ms": 1000, "misses": 2}});
+    let id = host.host(site.entry_with("gone", &[], heartbeat)).await;
     host.mark(&id).await;
     let before = kubernetes::containers(&id);
     let held = kubernetes::Held::now();
@@ -132,31 +106,22 @@ async fn d07_kubernetes_a_server_of_a_node_that_is_gone_is_started_nowhere_else(
     let failed = host.call_within(&id, "echo", json!({}), 1000).await;
     assert!(!failed.status.is_success(), "{}", failed.text());
     assert_eq!(list("pods", &id).len(), 1);
-    // A stop is not complete before the node confirms it, so nothing is started in its place.
+    // A stop is not complete before the node confirms it, so no new pod is started until then.
     drop(held);
     wait_for("the node", 2 * LONG_DEADLINE, async || is_ready() == "True").await;
     host.until(&id, "running").await;
-    assert!(host.is_marked(&id).await);
-    assert_eq!(kubernetes::containers(&id), before);
-    assert_eq!(host.events_of(&id, "ready").await.len(), 1);
-    host.stop().await;
-    nothing_left(&id).await;
+    goes_on(&host, &id, &before).await;
+    stop(host, &[&id]).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_an_image_that_is_missing_blocks_its_server_and_leaves_nothing() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let host = site.start().await;
+    let (_site, host) = Site::started(Platform::Kubernetes).await;
     let entry = json!({"name": "missing", "image": "registry.invalid/missing:1"});
     let refused = host.ask("POST", "", entry).await;
-    assert_eq!(refused.status, 422, "{}", refused.text());
-    let said = refused.text();
-    assert!(
-        said.contains("registry.invalid/missing:1") && said.contains("ErrImagePull"),
-        "{said}"
-    );
-    host.stop().await;
-    nothing_left("missing").await;
+    let why = ["registry.invalid/missing:1", "ErrImagePull"];
+    checks::reply(&refused, 422, &why);
+    stop(host, &["missing"]).await;
 }
 
 #[tokio::test]
@@ -172,19 +137,14 @@ async fn d07_kubernetes_a_quota_is_told_and_waited_for() {
     .await;
     let host = site.start().await;
     let first = host.host(site.entry("first", &[])).await;
-    let told = host.register(site.entry("second", &[])).await;
-    let second = told["id"].as_str().unwrap().to_owned();
-    let why = reason(&host, &second).await;
-    assert!(why.contains("exceeded quota: pods"), "{why}");
+    let (second, why) = reason(&host, site.entry("second", &[])).await;
+    checks::contains(&why, &["exceeded quota: pods"]);
     nothing_left(&second).await;
     let patch = "--patch={\"spec\": {\"hard\": {\"pods\": \"2\"}}}";
     kubectl(&[&in_it[..], &["patch", "quota", "pods", patch]].concat());
     host.until(&second, "running").await;
-    host.stop().await;
-    for id in [first, second] {
-        nothing_left(&id).await;
-    }
-    kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+    stop(host, &[&first, &second]).await;
+    delete_namespace(&namespace);
 }
 
 #[tokio::test]
@@ -193,23 +153,19 @@ async fn d07_kubernetes_a_webhook_that_denies_is_told_and_leaves_nothing() {
     let namespace = namespace(&site, "denied").await;
     let webhook = kubernetes::Webhook::denies(&namespace, "no pods on a Tuesday").await;
     let host = site.start().await;
-    let told = host.register(site.entry("denied", &[])).await;
-    let id = told["id"].as_str().unwrap().to_owned();
-    let why = reason(&host, &id).await;
+    let (id, why) = reason(&host, site.entry("denied", &[])).await;
     assert!(why.contains("no pods on a Tuesday"), "{why}");
     nothing_left(&id).await;
     drop(webhook);
     host.until(&id, "running").await;
-    host.stop().await;
-    nothing_left(&id).await;
-    kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+    stop(host, &[&id]).await;
+    delete_namespace(&namespace);
 }
 
 #[tokio::test]
 async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     let site = Site::new(Platform::Kubernetes).await;
-    let (host, id) = site.hosting("edited", &[]).await;
-    host.mark(&id).await;
+    let (host, id) = marked(&site, "edited").await;
     let pod = pod(&id);
     let label = |change: &str| kubectl(&["label", "pod", &pod, change, "--overwrite"]);
     label("somebody=else");
@@ -242,14 +198,12 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     // The Secret owns all other objects: deleting it removes the server, which is then started again.
     let ready = host.events_of(&id, "ready").await.len();
     kubectl(&["delete", "secret", &pod, "--wait=false"]);
-    host.happened(&id, "ready", ready + 1).await;
-    host.until(&id, "running").await;
+    host.is_back(&id, ready + 1).await;
     assert_eq!(kubernetes::containers(&id).len(), 1);
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 }
 
-/// The cause is in the node's events, not in the pod's status.
+/// The cause of the failure is in the node's events, not in the pod's status.
 #[tokio::test]
 async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reason() {
     let site = Site::new(Platform::KubernetesGvisor).await;
@@ -259,20 +213,19 @@ async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reas
     let id = told["id"].as_str().unwrap();
     let mut why = String::new();
     wait_for("the reason", 3 * LONG_DEADLINE, async || {
-        why = host.status(id).await["reason"]
+        let told = host.status(id).await;
+        told["reason"]
             .as_str()
             .unwrap_or_default()
-            .to_owned();
+            .clone_into(&mut why);
         why.contains("does not start within")
     })
     .await;
-    let told = "FailedCreatePodSandBox: ";
-    assert!(why.contains(told) && why.contains("nowhere"), "{why}");
-    host.stop().await;
-    nothing_left(id).await;
+    checks::contains(&why, &["FailedCreatePodSandBox: ", "nowhere"]);
+    stop(host, &[id]).await;
 }
 
-/// The server's image has no user, which means root.
+/// The server's image names no user, so by default the container would run as root.
 #[tokio::test]
 async fn d07_kubernetes_a_server_is_not_root_and_cannot_end_what_looks_at_it() {
     let site = Site::new(Platform::Kubernetes).await;
@@ -285,15 +238,14 @@ async fn d07_kubernetes_a_server_is_not_root_and_cannot_end_what_looks_at_it() {
         "while read -r line; do case $line in Uid:*) echo $line;; esac; done </proc/self/status";
     let (host, id) = site.hosting("somebody", &[]).await;
     assert_eq!(runs(&id, users).trim(), "Uid: 65532 65532 65532 65532");
-    let (holds, how) = enforced(&host.status(&id).await, "privileges");
-    assert!(holds && how.contains("user = 65532"), "{how}");
+    let told = host.status(&id).await;
+    assert_enforced(&told, "privileges", true, &["user = 65532"]);
     let attack = "for process in /proc/[0-9]*; do read -r name <$process/comm; \
                   if [ $name = sleep ]; then kill -9 ${process#/proc/} 2>&1; fi; done; true";
     let said = runs(&id, attack);
-    assert!(said.contains("Operation not permitted"), "{said}");
+    checks::contains(&said, &["Operation not permitted"]);
     assert!(host.status(&id).await["usage"]["memory"].as_u64() > Some(0));
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 
     site.reconfigure("[kubernetes]\n", "[kubernetes]\nuser = \"image\"\n");
     let host = site.start().await;
@@ -301,37 +253,26 @@ async fn d07_kubernetes_a_server_is_not_root_and_cannot_end_what_looks_at_it() {
     assert_eq!(runs(&id, users).trim(), "Uid: 0 0 0 0");
     let (_, how) = enforced(&host.status(&id).await, "privileges");
     assert!(how.contains("user = its image's"), "{how}");
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_an_allow_list_is_a_policy_of_addresses() {
-    let site = Site::new(Platform::Kubernetes).await;
-    let host = site.start().await;
+    let (site, host) = Site::started(Platform::Kubernetes).await;
     let allow = |entry: &str| {
-        with(
-            site.entry("allowed", &[]),
-            json!({"network": {"allow": [entry]}}),
-        )
+        let network = json!({"network": {"allow": [entry]}});
+        site.entry_with("allowed", &[], network)
     };
     // A host name would have to be resolved repeatedly.
-    let refused = host.ask("POST", "", allow("api.example.com:443")).await;
-    let (status, places) = refusal(&refused);
-    assert_eq!((status, &*places), (422, &["/network".to_owned()][..]));
-    let said = refused.text();
-    assert!(said.contains("`api.example.com` is a name"), "{said}");
+    let refused = host.refused(allow("api.example.com:443"), "/network");
+    checks::contains(&refused.await, &["`api.example.com` is a name"]);
     let id = host.host(allow("192.0.2.1:443")).await;
-    let (holds, how) = enforced(&host.status(&id).await, "network");
-    assert!(
-        !holds && how.contains("192.0.2.1:443") && how.contains("not known"),
-        "{how}"
-    );
+    let told = host.status(&id).await;
+    assert_enforced(&told, "network", false, &["192.0.2.1:443", "not known"]);
     let policies = list("networkpolicies", &id);
     let egress = &policies[0]["spec"]["egress"];
     assert_eq!(egress[0]["to"][0]["ipBlock"]["cidr"], "192.0.2.1/32");
     assert_eq!(egress[0]["ports"][0]["port"], 443);
     assert!(policies[0]["spec"]["ingress"].is_null());
-    host.stop().await;
-    nothing_left(&id).await;
+    stop(host, &[&id]).await;
 }

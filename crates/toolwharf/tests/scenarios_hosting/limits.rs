@@ -5,7 +5,10 @@ use tokio::time::Instant;
 
 use testkit::Bin;
 
-use crate::support::{Host, Platform, Site, enforced, refusal, with};
+use crate::{
+    common::checks,
+    support::{Host, Platform, Site, assert_enforced},
+};
 
 on_every_platform!(
     h16_the_defaults_are_enforced,
@@ -24,7 +27,6 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
         "network",
         "privileges",
     ] {
-        let (holds, how) = enforced(&told, what);
         // A cluster does not report whether it enforces these, and a swarm node's volumes have no limit.
         let is_unknown = match what {
             "pids" | "network" => platform.is_kubernetes(),
@@ -33,11 +35,10 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
             }
             _ => false,
         };
-        assert_eq!(holds, !is_unknown, "{platform:?}: {what}: {how}");
+        assert_enforced(&told, what, !is_unknown, &[]);
     }
     if !platform.runs_images() {
-        let (holds, how) = enforced(&told, "system calls");
-        assert!(holds && how.contains("io_uring"), "{how}");
+        assert_enforced(&told, "system calls", true, &["io_uring"]);
     }
     told
 }
@@ -61,30 +62,20 @@ async fn is_killed(
     host.happened(id, "crashed", crashes + 1).await;
     let told = host.until(id, "running").await;
     assert_eq!(told["last_crash"][status], true, "{told:#}");
-    let cause = told["last_crash"]["cause"].as_str().unwrap();
-    assert!(cause.contains(word), "{cause}");
+    checks::string(&told["last_crash"]["cause"], &[word]);
     let crashed = host.events_of(id, "crashed").await;
-    assert_eq!(
-        crashed.last().unwrap()["detail"][event],
-        true,
-        "{crashed:?}"
-    );
-    assert_eq!(
-        host.tool(id, "echo", json!({"n": 1})).await["structuredContent"]["n"],
-        1
-    );
+    let last = &crashed.last().unwrap()["detail"];
+    assert_eq!(last[event], true, "{crashed:?}");
+    host.echoes(id).await;
 }
 
 async fn h16_the_defaults_are_enforced(platform: Platform) {
     let site = Site::new(platform).await;
     let (host, id) = site.hosting("h16", &[]).await;
     let told = all_hold(&host, &id, platform).await;
-    let limits = &told["resource_limits"];
-    assert_eq!(
-        (&limits["cpu"], &limits["memory"], &limits["disk"]),
-        (&json!(0.5), &json!(512 << 20), &json!(1 << 30))
-    );
-    // Half a core, whatever the machine has. The tool uses more than one.
+    let expected = json!({"cpu": 0.5, "memory": 512 << 20, "disk": 1 << 30});
+    checks::members(&told["resource_limits"], expected);
+    // The limit is half a core, whatever the machine has. Without the limit, the tool would use more than one core.
     let used = async || {
         let told = host.status(&id).await;
         told["usage"]["cpu_seconds"].as_f64().unwrap()
@@ -101,16 +92,9 @@ async fn h16_the_defaults_are_enforced(platform: Platform) {
     assert_eq!(burned.status, 200, "{}", burned.text());
     let after = used().await;
     let time = start.elapsed().as_secs_f64();
-    assert!(
-        after - before < 0.6 * time + 0.3,
-        "{} s of {time} s",
-        after - before
-    );
-    assert!(
-        after - before > 0.05,
-        "the CPU time is not counted: {} s",
-        after - before
-    );
+    let used = after - before;
+    assert!(used < 0.6 * time + 0.3, "{used} s of {time} s");
+    assert!(used > 0.05, "the CPU time is not counted: {used} s");
     is_killed_for_memory(&host, &id, 600).await;
     cannot_write(&host, &id).await;
     host.stop().await;
@@ -124,36 +108,23 @@ async fn cannot_write(host: &Host, id: &str) {
 }
 
 async fn h17_the_given_limits_are_enforced(platform: Platform) {
-    let site = Site::new(platform).await;
-    let host = site.start().await;
+    let (site, host) = Site::started(platform).await;
     let given = json!({"resource_limits": {"cpu": "1", "memory": "1G"}});
-    let wide = host.host(with(site.entry("h17", &[]), given)).await;
+    let wide = host.host(site.entry_with("h17", &[], given)).await;
     let told = all_hold(&host, &wide, platform).await;
-    assert_eq!(
-        (
-            &told["resource_limits"]["cpu"],
-            &told["resource_limits"]["memory"]
-        ),
-        (&json!(1.0), &json!(1 << 30))
-    );
-    assert_eq!(
-        host.said(&wide, "alloc", json!({"mib": 700})).await,
-        "700 MiB"
-    );
+    let expected = json!({"cpu": 1.0, "memory": 1 << 30});
+    checks::members(&told["resource_limits"], expected);
+    let allocated = host.said(&wide, "alloc", json!({"mib": 700})).await;
+    assert_eq!(allocated, "700 MiB");
     if platform.is_kubernetes() {
         if platform == Platform::Kubernetes {
             is_killed_for_memory(&host, &wide, 1200).await;
         }
         // A strict registration is refused, because no cluster guarantees these limits.
         let strict = json!({"resource_limits": {"strict": true}});
-        let strict = with(site.entry("h17-strict", &[]), strict);
+        let strict = site.entry_with("h17-strict", &[], strict);
         let refused = host.ask("POST", "", strict).await;
-        assert_eq!(refused.status, 422, "{}", refused.text());
-        assert!(
-            refused.text().contains("podPidsLimit"),
-            "{}",
-            refused.text()
-        );
+        checks::reply(&refused, 422, &["podPidsLimit"]);
         host.stop().await;
         return;
     }
@@ -164,15 +135,14 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
     let given = json!({"volumes": ["/data"], "resource_limits": {
         "memory": "160M", "disk": "32M", "pids": if few { 64 } else { 300 },
     }});
-    let narrow = host.host(with(site.entry("h17-narrow", &[]), given)).await;
+    let narrow = site.entry_with("h17-narrow", &[], given);
+    let narrow = host.host(narrow).await;
     all_hold(&host, &narrow, platform).await;
     host.mark(&narrow).await;
     if platform.is_swarm() {
         let given = json!({"volumes": ["/data"], "resource_limits": {"strict": true}});
-        let strict = with(site.entry("h17-disk", &[]), given);
-        let refused = host.ask("POST", "", strict).await;
-        let place = "/resource_limits/disk".to_owned();
-        assert_eq!(refusal(&refused), (422, vec![place]), "{}", refused.text());
+        let strict = site.entry_with("h17-disk", &[], given);
+        host.refused(strict, "/resource_limits/disk").await;
     } else {
         let path = json!({"path": "/data/x", "mib": 64});
         let filled = host.said(&narrow, "fill", path).await;
@@ -186,16 +156,13 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
         assert!((20..64).contains(&started.parse().unwrap()), "{forked}");
     } else {
         let given = json!({"resource_limits": {"pids": 64}});
-        let told = host.register(with(site.entry("h17-few", &[]), given)).await;
-        let (holds, how) = enforced(&told, "pids");
-        assert!(!holds && how.contains("gVisor needs"), "{how}");
+        let told = host.register(site.entry_with("h17-few", &[], given)).await;
+        assert_enforced(&told, "pids", false, &["gVisor needs"]);
         let given = json!({"resource_limits": {"pids": 64, "strict": true}});
-        let strict = with(site.entry("h17-strict", &[]), given);
-        let refused = host.ask("POST", "", strict).await;
-        let place = "/resource_limits/pids".to_owned();
-        assert_eq!(refusal(&refused), (422, vec![place]), "{}", refused.text());
+        let strict = site.entry_with("h17-strict", &[], given);
+        host.refused(strict, "/resource_limits/pids").await;
     }
-    // The excess is contained and not killed, and another server is not affected.
+    // The server that reached its limit is contained and not killed, and another server is not affected.
     assert!(host.is_marked(&narrow).await);
     host.tool(&wide, "echo", json!({})).await;
     host.order(&narrow, "restart").await;

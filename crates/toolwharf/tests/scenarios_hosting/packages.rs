@@ -4,21 +4,22 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
-use testkit::{conformance::node_modules, wait_for, wait_for_some, within};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-    task::JoinSet,
+use testkit::{Registry, conformance::node_modules, wait_for, wait_for_some, within};
+use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+use crate::{
+    common::{checks, cli::Said},
+    installing::Listed,
+    support::{Host, LONG_DEADLINE, Platform, Site, assert_enforced, enforced},
 };
 
-use crate::support::{Host, LONG_DEADLINE, Platform, Site, enforced, refusal};
-
-/// No process listens there.
-pub(crate) const NO_REGISTRY: &str = "http://127.0.0.1:9";
+/// The URL of a registry at which no process listens.
+const NO_REGISTRY: &str = "http://127.0.0.1:9";
 const EVERYTHING: &str = "@modelcontextprotocol/server-everything";
 const REQUIREMENTS: &str = include_str!("../../../../xtask/deps/requirements.txt");
 
@@ -39,9 +40,57 @@ pub(crate) async fn site() -> Site {
     site
 }
 
+/// Sets the registries of npm and uv. With `None`, this machine's configuration applies.
 pub(crate) fn registries(site: &mut Site, npm: Option<&str>, pypi: Option<&str>) {
     site.kept.set_env("npm_config_registry", npm);
     site.kept.set_env("UV_DEFAULT_INDEX", pypi);
+}
+
+/// Makes both registries unreachable.
+pub(crate) fn no_registries(site: &mut Site) {
+    registries(site, Some(NO_REGISTRY), Some(NO_REGISTRY));
+}
+
+/// A product that knows only this package registry, or none, with these settings.
+pub(crate) async fn site_of(registry: Option<&Registry>, settings: &str) -> Site {
+    let mut site = site().await;
+    site.kept.settings(&format!(
+        "[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n{settings}"
+    ));
+    match registry {
+        Some(registry) => registries(&mut site, Some(&registry.npm()), Some(&registry.pypi())),
+        None => no_registries(&mut site),
+    }
+    site
+}
+
+/// Runs a verb of the product's command line on this host. `input` goes to its stdin.
+pub(crate) async fn run(
+    site: &Site,
+    verb: &str,
+    args: &[&str],
+    input: &str,
+    limit: Duration,
+) -> Said {
+    let mut command = site.kept.command(verb);
+    command.args(args).arg("--data-dir").arg(site.kept.data(""));
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).await.unwrap();
+    drop(stdin);
+    let what = format!("toolwharf {verb} {args:?}");
+    let output = within(&what, limit, child.wait_with_output())
+        .await
+        .unwrap();
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
 }
 
 fn entry(name: &str, command: &str, args: &[&str]) -> Value {
@@ -53,22 +102,6 @@ fn entry(name: &str, command: &str, args: &[&str]) -> Value {
         "resource_limits": {"cpu": 2, "memory": "1G"},
         "start_timeout_ms": 80_000,
     })
-}
-
-/// A registry without packages.
-async fn empty_registry() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let mut serving = JoinSet::new();
-    serving.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = [0; 8192];
-            let _ = stream.read(&mut head).await;
-            let answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
-    (url, serving)
 }
 
 /// The version of server-everything that other tests use.
@@ -92,17 +125,7 @@ fn time() -> &'static str {
 /// Waits until the server runs. Returns its tool names.
 async fn tools(host: &Host, id: &str) -> Vec<String> {
     host.until(id, "running").await;
-    let reply = host
-        .request(id, json!({"method": "tools/list"}))
-        .await
-        .unwrap();
-    let answer: Value = serde_json::from_str(&reply.text()).unwrap();
-    let tools = answer["result"]["tools"].as_array();
-    let tools = tools.unwrap_or_else(|| panic!("no tools: {answer}"));
-    tools
-        .iter()
-        .map(|tool| tool["name"].as_str().unwrap().to_owned())
-        .collect()
+    host.tools(id).await
 }
 
 fn id(told: &Value) -> String {
@@ -113,21 +136,15 @@ fn id(told: &Value) -> String {
 pub(crate) fn shelved(site: &Site) -> Vec<String> {
     let packages = site.kept.data("packages");
     let list = |folder: &Path| -> Vec<PathBuf> {
-        fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .map(|entry| entry.unwrap().path())
-            .collect()
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
     };
     let registries = ["npm", "pypi"].map(|registry| packages.join(registry));
     let shelves = registries.iter().flat_map(|registry| list(registry));
     let versions = shelves.flat_map(|shelf| list(&shelf));
     let shown = versions.map(|version| {
-        version
-            .strip_prefix(&packages)
-            .unwrap()
-            .display()
-            .to_string()
+        let version = version.strip_prefix(&packages).unwrap();
+        version.display().to_string()
     });
     let mut shown: Vec<_> = shown.collect();
     shown.sort();
@@ -141,40 +158,31 @@ async fn u03_packages_are_installed_once_and_start_without_a_registry() {
     let node = format!("{EVERYTHING}@{}", everything());
     let python = format!("mcp-server-time@{}", time());
     let from = format!("mcp-server-time=={}", time());
+    let in_paris = [python.as_str(), "--local-timezone", "Europe/Paris"];
     let (node, python, again) = tokio::join!(
         host.register(entry("everything", "npx", &["-y", &node])),
-        host.register(entry(
-            "time",
-            "uvx",
-            &[&python, "--local-timezone", "Europe/Paris"]
-        )),
+        host.register(entry("time", "uvx", &in_paris)),
         host.register(entry("again", "uvx", &["--from", &from, "mcp-server-time"])),
     );
+    let of_node = format!("{EVERYTHING} {} of ", everything());
+    let of_python = format!("mcp-server-time {} of ", time());
     let servers = [
-        (id(&node), EVERYTHING, everything(), "get-sum"),
-        (
-            id(&python),
-            "mcp-server-time",
-            time().to_owned(),
-            "get_current_time",
-        ),
-        (
-            id(&again),
-            "mcp-server-time",
-            time().to_owned(),
-            "convert_time",
-        ),
+        (id(&node), &of_node, "get-sum"),
+        (id(&python), &of_python, "get_current_time"),
+        (id(&again), &of_python, "convert_time"),
     ];
-    for (id, package, version, tool) in &servers {
-        let tools = tools(&host, id).await;
-        assert!(tools.iter().any(|name| name == tool), "{tools:?}");
+    let have_tools = async |host: &Host| {
+        for (id, _, tool) in &servers {
+            let tools = tools(host, id).await;
+            assert!(tools.iter().any(|name| name == tool), "{tools:?}");
+        }
+    };
+    have_tools(&host).await;
+    for (id, package, _) in &servers {
         let told = host.status(id).await;
         let (holds, how) = enforced(&told, "package");
-        assert!(
-            holds && how.starts_with(&format!("{package} {version} of ")),
-            "{how}"
-        );
-        assert!(enforced(&told, "network").0, "{told:#}");
+        assert!(holds && how.starts_with(*package), "{how}");
+        assert_enforced(&told, "network", true, &[]);
     }
     let shelves = shelved(&site);
     let log = host.stop().await;
@@ -189,91 +197,61 @@ async fn u03_packages_are_installed_once_and_start_without_a_registry() {
     ];
     assert_eq!(shelves, expected);
 
-    registries(&mut site, Some(NO_REGISTRY), Some(NO_REGISTRY));
+    no_registries(&mut site);
     let host = site.start().await;
-    for (id, _, _, tool) in &servers {
-        let tools = tools(&host, id).await;
-        assert!(tools.iter().any(|name| name == tool), "{tools:?}");
-    }
-    let log = host.stop().await;
-    assert!(!log.contains("installed a package"), "{log}");
+    have_tools(&host).await;
+    checks::lacks(&host.stop().await, &["installed a package"]);
 }
 
 #[tokio::test]
 async fn u03_what_cannot_be_installed_says_why() {
     let mut site = site().await;
-    registries(&mut site, Some(NO_REGISTRY), Some(NO_REGISTRY));
+    no_registries(&mut site);
     let host = site.start().await;
     for (name, command, said) in [
         ("node", "npx", "npm says: code E502"),
         ("python", "uvx", "uv says: error: "),
     ] {
-        let told = host
-            .register(entry(name, command, &["no-such-server"]))
-            .await;
-        let told = host.until(&id(&told), "backoff").await;
-        let told = told.to_string();
-        for part in [
+        let entry = entry(name, command, &["no-such-server"]);
+        let told = host.register(entry).await;
+        let told = host.until(&id(&told), "backoff").await.to_string();
+        let parts = [
             "`no-such-server` was not installed",
             said,
             "cannot connect to `127.0.0.1:9`: Connection refused",
             "the environment of Toolwharf itself",
-        ] {
-            assert!(told.contains(part), "{part}: {told}");
-        }
-        assert!(!told.contains("hunter2"), "{told}");
+        ];
+        checks::contains(&told, &parts);
+        checks::lacks(&told, &["hunter2"]);
     }
     // These options are refused at once, because waiting would not help.
     for (name, command, option) in [("c", "npx", "-c"), ("index", "uvx", "--index-url")] {
-        let refused = host
-            .ask("POST", "", entry(name, command, &[option, "hunter2"]))
-            .await;
-        assert_eq!(refusal(&refused), (422, vec!["/command".to_owned()]));
-        let words = refused.text();
-        assert!(
-            words.contains(&format!("`{option}` is not an option of `{command}`")),
-            "{words}"
-        );
-        assert!(!words.contains("hunter2"), "{words}");
+        let entry = entry(name, command, &[option, "hunter2"]);
+        let words = host.refused(entry, "/command").await;
+        let why = format!("`{option}` is not an option of `{command}`");
+        checks::contains(&words, &[&why]);
+        checks::lacks(&words, &["hunter2"]);
     }
     host.stop().await;
 
-    let (registry, _serving) = empty_registry().await;
+    let (registry, _serving) = Listed::default().serve().await;
     registries(&mut site, Some(&registry), Some(&registry));
     let host = site.start().await;
     for (command, said) in [
         ("npx", "npm says: code E404; "),
         ("uvx", "uv says: error: No solution found"),
     ] {
-        let refused = host
-            .ask("POST", "", entry("none", command, &["no-such-server"]))
-            .await;
-        assert_eq!(
-            refusal(&refused),
-            (422, vec!["/command".to_owned()]),
-            "{}",
-            refused.text()
-        );
-        let words = refused.text();
-        assert!(
-            words.contains("`no-such-server` cannot be installed") && words.contains(said),
-            "{words}"
-        );
+        let entry = entry("none", command, &["no-such-server"]);
+        let words = host.refused(entry, "/command").await;
+        checks::contains(&words, &["`no-such-server` cannot be installed", said]);
     }
     host.stop().await;
-    // Without npm and uv. The sandbox uses the system's own tools.
+    // The `PATH` has neither npm nor uv. The sandbox uses the system's own tools.
     let nothing = site.kept.dir.path().to_owned();
     site.kept.set_env("PATH", nothing.to_str());
     let host = site.start().await;
-    let refused = host.ask("POST", "", entry("missing", "npx", &["x"])).await;
-    assert_eq!(refusal(&refused), (422, vec!["/command".to_owned()]));
-    assert!(
-        refused
-            .text()
-            .contains("needs `npm`, which is not in the PATH"),
-        "{}",
-        refused.text()
-    );
+    let refused = host.refused(entry("missing", "npx", &["x"]), "/command");
+    checks::contains(&refused.await, &["needs `npm`, which is not in the PATH"]);
     host.stop().await;
 }
 
@@ -302,9 +280,9 @@ async fn u03_no_code_of_a_package_runs_outside_of_the_sandbox() {
         .unwrap();
     assert!(made.success());
     site.kept.set_env("UV_FIND_LINKS", Some(&folder));
-    // The user's settings do not weaken this.
+    // This variable of the user would make uv run the package's Python. It is not passed on.
     site.kept.set_env("UV_COMPILE_BYTECODE", Some("1"));
-    let (registry, _serving) = empty_registry().await;
+    let (registry, _serving) = Listed::default().serve().await;
     registries(&mut site, None, Some(&registry));
     let host = site.start().await;
     host.register(entry("bait", "uvx", &["bait"])).await;
@@ -313,27 +291,19 @@ async fn u03_no_code_of_a_package_runs_outside_of_the_sandbox() {
     assert!(!Path::new(&mark).exists(), "its code ran");
     // Proof that the bait works: Python executes such files.
     let python = site.kept.data("packages/pypi/bait/1.0/venv/bin/python");
-    assert!(
-        Command::new(python)
-            .args(["-c", ""])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let started = Command::new(python).args(["-c", ""]).status();
+    assert!(started.unwrap().success());
     assert!(Path::new(&mark).exists(), "the bait does not work");
 }
 
 /// Returns the process that installs something into this product's data, if any.
 fn installer(site: &Site) -> Option<PathBuf> {
     let stage = site.kept.data("packages");
-    let entries = fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .map(|entry| entry.path());
-    let mut stages = entries.filter(|process| {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let is_in_stage = |process: &PathBuf| {
         fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&stage))
-    });
-    stages.next()
+    };
+    entries.map(|entry| entry.path()).find(is_in_stage)
 }
 
 #[tokio::test]
@@ -354,32 +324,23 @@ async fn u03_an_installation_that_a_crash_cut_off_leaves_nothing_half_made() {
     let process = wait_for_some("uv at work", LONG_DEADLINE, async || installer(&site)).await;
     let environ = fs::read(process.join("environ")).unwrap();
     let environ = String::from_utf8_lossy(&environ);
-    assert!(
-        environ.contains("UV_DEFAULT_INDEX=") && !environ.contains("hunter2"),
-        "{environ}"
-    );
-    let Host { running, .. } = host;
-    running.kill().await;
+    checks::contains(&environ, &["UV_DEFAULT_INDEX="]);
+    checks::lacks(&environ, &["hunter2"]);
+    host.running.kill().await;
     wait_for("the end of uv", LONG_DEADLINE, async || {
         installer(&site).is_none()
     })
     .await;
     let left = shelved(&site);
-    assert!(
-        left.iter().any(|entry| entry.contains("/.new-")) && left.len() == 1,
-        "{left:?}"
-    );
+    assert_eq!(left.len(), 1, "{left:?}");
+    checks::contains(&left[0], &["/.new-"]);
 
     registries(&mut site, None, None);
     let host = site.start().await;
-    let all = host.ok("GET", "", Value::Null).await;
-    let tools = tools(&host, &id(&all["servers"][0])).await;
+    let server = id(&host.list().await[0]);
+    let tools = tools(&host, &server).await;
     assert_eq!(tools.len(), 2, "{tools:?}");
-    assert!(
-        !shelved(&site).iter().any(|entry| entry.contains("/.new-")),
-        "{:?}",
-        shelved(&site)
-    );
+    checks::lacks(shelved(&site).join(" "), &["/.new-"]);
     host.stop().await;
 
     // The interpreter is gone, as after a system upgrade: the package is installed again with the same pinned versions.
@@ -391,11 +352,9 @@ async fn u03_an_installation_that_a_crash_cut_off_leaves_nothing_half_made() {
     let pins = fs::read_to_string(version.join("requirements.txt")).unwrap();
     fs::remove_file(version.join("python")).unwrap();
     let host = site.start().await;
-    assert_eq!(self::tools(&host, &id(&all["servers"][0])).await, tools);
+    assert_eq!(self::tools(&host, &server).await, tools);
     host.stop().await;
-    assert!(pins.contains("--hash=sha256:"), "{pins}");
-    assert_eq!(
-        fs::read_to_string(version.join("requirements.txt")).unwrap(),
-        pins
-    );
+    checks::contains(&pins, &["--hash=sha256:"]);
+    let again = fs::read_to_string(version.join("requirements.txt"));
+    assert_eq!(again.unwrap(), pins);
 }

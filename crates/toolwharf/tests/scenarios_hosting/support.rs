@@ -1,6 +1,6 @@
-//! A product that hosts servers on one platform, and the requests of tests.
+//! A product that hosts servers on one platform, and the requests that tests send to it.
 
-use std::{fs, process::Command, time::Duration};
+use std::{process::Command, time::Duration};
 
 use http::Method;
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,70 +8,43 @@ use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Reply, wait_for, wait_for_some, within};
 
 use crate::{
+    common::{checks, processes},
     kept::{Kept, Running},
     kubernetes, swarm,
 };
 
 /// The variable with the address of the test Docker daemon.
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
-/// Nothing here takes this long unless it is broken. gVisor containers take seconds to start on a busy machine.
+/// Deadline for each wait. Only a failure takes this long. gVisor containers take seconds to start on a busy machine.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Turns each function `async fn name(platform: Platform)` into a test `module::name` on this platform.
+macro_rules! on_platform {
+    ($module:ident, $platform:ident, $($name:ident),*) => {
+        mod $module {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::$platform).await;
+            })*
+        }
+    };
+}
 
 /// Turns each function `async fn name(platform: Platform)` into the tests `process::name`, `postgres::name`,
 /// `runc::name`, `gvisor::name`, `d06_swarm::name` and `d06_swarm_gvisor::name`; with the feature `kubernetes` also
 /// `d07_kubernetes::name` and `d07_kubernetes_gvisor::name`.
 macro_rules! on_every_platform {
     ($($name:ident),* $(,)?) => {
-        mod process {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::Process).await;
-            })*
-        }
-        mod postgres {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::Postgres).await;
-            })*
-        }
-        mod runc {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::Runc).await;
-            })*
-        }
-        mod gvisor {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::Gvisor).await;
-            })*
-        }
-        mod d06_swarm {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::Swarm).await;
-            })*
-        }
-        mod d06_swarm_gvisor {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::SwarmGvisor).await;
-            })*
-        }
+        on_platform!(process, Process, $($name),*);
+        on_platform!(postgres, Postgres, $($name),*);
+        on_platform!(runc, Runc, $($name),*);
+        on_platform!(gvisor, Gvisor, $($name),*);
+        on_platform!(d06_swarm, Swarm, $($name),*);
+        on_platform!(d06_swarm_gvisor, SwarmGvisor, $($name),*);
         #[cfg(feature = "kubernetes")]
-        mod d07_kubernetes {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::Kubernetes).await;
-            })*
-        }
+        on_platform!(d07_kubernetes, Kubernetes, $($name),*);
         #[cfg(feature = "kubernetes")]
-        mod d07_kubernetes_gvisor {
-            $(#[tokio::test]
-            async fn $name() {
-                super::$name($crate::support::Platform::KubernetesGvisor).await;
-            })*
-        }
+        on_platform!(d07_kubernetes_gvisor, KubernetesGvisor, $($name),*);
     };
 }
 
@@ -79,7 +52,7 @@ macro_rules! on_every_platform {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
     Process,
-    /// Processes as well, with the product's state in Postgres.
+    /// Processes on this host, with the product's state in Postgres.
     Postgres,
     Runc,
     Gvisor,
@@ -113,6 +86,13 @@ impl Platform {
         matches!(self, Self::Swarm | Self::SwarmGvisor)
     }
 
+    pub(crate) fn is_gvisor(self) -> bool {
+        matches!(
+            self,
+            Self::Gvisor | Self::SwarmGvisor | Self::KubernetesGvisor
+        )
+    }
+
     /// Returns whether servers are images on this platform, and not commands.
     pub(crate) fn runs_images(self) -> bool {
         self.is_docker() || self.is_swarm() || self.is_kubernetes()
@@ -141,8 +121,13 @@ fn daemon() -> String {
 
 /// Runs the Docker client against the test daemon.
 pub(crate) fn docker(args: &[&str]) -> String {
+    docker_at(&daemon(), args)
+}
+
+/// Runs the Docker client against the daemon at this address.
+pub(crate) fn docker_at(daemon: &str, args: &[&str]) -> String {
     let output = Command::new("/usr/bin/docker")
-        .args(["--host", &daemon()])
+        .args(["--host", daemon])
         .args(args)
         .output()
         .expect("docker's own client: cargo xtask setup installs it");
@@ -158,17 +143,16 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Only this platform's provider is allowed.
+    /// Creates a site that allows only this platform's provider.
     pub(crate) async fn new(platform: Platform) -> Self {
         Self::with(platform, "", &[platform.word()]).await
     }
 
-    /// With additional settings of `[limits]` and these providers.
+    /// Like [`Site::new`], with additional settings of `[limits]` and these providers.
     pub(crate) async fn with(platform: Platform, limits: &str, providers: &[&str]) -> Self {
-        let kept = if platform == Platform::Postgres {
-            Kept::postgres().await
-        } else {
-            Kept::sqlite().await
+        let kept = match platform {
+            Platform::Postgres => Kept::postgres().await,
+            _ => Kept::sqlite().await,
         };
         let mut settings = format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"8s\"\n{limits}\n[hosting]\nproviders = {providers:?}\n"
@@ -179,21 +163,15 @@ impl Site {
             settings.push_str("docker_network = \"toolwharf-test\"\n");
         }
         if platform.is_kubernetes() {
-            let class = if platform == Platform::Kubernetes {
-                ""
-            } else {
-                "gvisor"
-            };
+            let class = if platform.is_gvisor() { "gvisor" } else { "" };
             settings.push_str(&format!(
                 "[kubernetes]\nkubeconfig = {:?}\nruntime_class = {class:?}\nstorage_class = \"toolwharf-test\"\n\
                  probe_image = \"toolwharf-test/busybox:1\"\n",
                 kubernetes::config()
             ));
         }
-        match platform {
-            Platform::Swarm => settings.push_str(&swarm::settings("linux")),
-            Platform::SwarmGvisor => settings.push_str(&swarm::settings("gvisor")),
-            _ => {}
+        if platform.is_swarm() {
+            settings.push_str(&swarm::settings(platform.is_gvisor()));
         }
         kept.settings(&settings);
         Self { kept, platform }
@@ -203,9 +181,14 @@ impl Site {
     #[cfg(feature = "kubernetes")]
     pub(crate) fn reconfigure(&self, from: &str, to: &str) {
         let path = self.kept.dir.path().join("toolwharf.toml");
-        let text = fs::read_to_string(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains(from), "{text}");
-        fs::write(path, text.replace(from, to)).unwrap();
+        std::fs::write(path, text.replace(from, to)).unwrap();
+    }
+
+    /// Like [`Site::entry`], with more members.
+    pub(crate) fn entry_with(&self, name: &str, args: &[&str], members: Value) -> Value {
+        with(self.entry(name, args), members)
     }
 
     /// A registration of a scripted server.
@@ -223,6 +206,13 @@ impl Site {
             running: self.kept.start().await,
             platform: self.platform,
         }
+    }
+
+    /// Creates the site of a platform and starts the product.
+    pub(crate) async fn started(platform: Platform) -> (Self, Host) {
+        let site = Self::new(platform).await;
+        let host = site.start().await;
+        (site, host)
     }
 
     /// Starts a product with one running scripted server. Returns both the product and the server's id.
@@ -267,24 +257,26 @@ pub(crate) fn with(mut entry: Value, members: Value) -> Value {
 
 impl Host {
     pub(crate) async fn ask(&self, method: &str, path: &str, body: Value) -> Reply {
-        let what = format!("{method} {path}");
         let path = format!("/mcp/servers{path}");
-        within(&what, LONG_DEADLINE, self.running.rest(method, &path, body)).await
+        let answer = self.running.rest(method, &path, body);
+        within(&format!("{method} {path}"), LONG_DEADLINE, answer).await
     }
 
     /// Sends a request that must succeed.
     pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
-        let reply = self.ask(method, path, body).await;
-        let text = reply.text();
-        assert!(
-            reply.status.is_success(),
-            "{method} {path}: {} {text}",
-            reply.status
-        );
-        if text.is_empty() {
-            return Value::Null;
-        }
-        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{method} {path}: {why}: {text}"))
+        let path = format!("/mcp/servers{path}");
+        let answer = self.running.ok(method, &path, body);
+        within(&format!("{method} {path}"), LONG_DEADLINE, answer).await
+    }
+
+    /// Returns the names of a server's own tools.
+    pub(crate) async fn tools(&self, id: &str) -> Vec<String> {
+        let list = json!({"method": "tools/list"});
+        let answer = body(&self.request(id, list).await.unwrap());
+        let tools = answer["result"]["tools"].as_array();
+        let tools = tools.unwrap_or_else(|| panic!("no tools: {answer}"));
+        let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
+        names.map(str::to_owned).collect()
     }
 
     /// Registers a server. Returns its status.
@@ -318,6 +310,26 @@ impl Host {
             (status["status"] == state).then_some(status)
         })
         .await
+    }
+
+    /// Waits until the server has become ready this many times, and is running. Returns its status.
+    pub(crate) async fn is_back(&self, id: &str, times: usize) -> Value {
+        self.happened(id, "ready", times).await;
+        self.until(id, "running").await
+    }
+
+    /// Returns all servers.
+    pub(crate) async fn list(&self) -> Vec<Value> {
+        let list = self.ok("GET", "", Value::Null).await;
+        list["servers"].as_array().unwrap().clone()
+    }
+
+    /// Tries to register a server, which must be refused because of this field. Returns the text of the refusal.
+    pub(crate) async fn refused(&self, entry: Value, field: &str) -> String {
+        let reply = self.ask("POST", "", entry).await;
+        let text = reply.text();
+        assert_eq!(refusal(&reply), (422, vec![field.to_owned()]), "{text}");
+        text
     }
 
     /// Sends one request to a server.
@@ -364,6 +376,46 @@ impl Host {
             .to_owned()
     }
 
+    /// Waits until calls of the server succeed.
+    pub(crate) async fn answers(&self, id: &str) {
+        wait_for("a good answer", LONG_DEADLINE, async || {
+            let echo = self.call(id, "echo", json!({"n": 1})).await;
+            echo.status == 200 && body(&echo)["result"]["structuredContent"]["n"] == 1
+        })
+        .await;
+    }
+
+    /// Asserts that the server answers a call with what it was sent.
+    pub(crate) async fn echoes(&self, id: &str) {
+        let echo = self.tool(id, "echo", json!({"n": 1})).await;
+        assert_eq!(echo["structuredContent"]["n"], 1);
+    }
+
+    /// Calls a tool of the server of this name through the gateway's endpoint. Returns the text of its result.
+    pub(crate) async fn called(&self, server: &str, tool: &str, arguments: Value) -> String {
+        let params = json!({"name": tool, "arguments": arguments});
+        let scope = format!("-/{server}");
+        let answer = body(&self.running.mcp(&scope, "tools/call", params).await);
+        let text = answer["result"]["content"][0]["text"].as_str();
+        text.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    /// Returns the tools in the gateway's list.
+    pub(crate) async fn tools_of_all(&self) -> Vec<Value> {
+        let list = self.running.mcp("", "tools/list", json!({})).await;
+        list.response()["result"]["tools"]
+            .as_array()
+            .unwrap()
+            .clone()
+    }
+
+    /// Asserts that `echo` of the only server can be called through the gateway's endpoint.
+    pub(crate) async fn gateway_echoes(&self) {
+        let called = json!({"name": "echo", "arguments": {"n": 2}});
+        let answer = self.running.mcp("", "tools/call", called).await;
+        assert_eq!(answer.response()["result"]["structuredContent"]["n"], 2);
+    }
+
     /// Marks the current instance, to recognize it later.
     pub(crate) async fn mark(&self, id: &str) {
         self.tool(id, "hold", json!({ "ms": 0 })).await;
@@ -377,7 +429,7 @@ impl Host {
         counter["structuredContent"]["total"].as_u64().unwrap() > 0
     }
 
-    /// Returns its events, oldest first.
+    /// Returns the server's events, oldest first.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/{id}/events?limit=200");
         let told = self.ok("GET", &path, Value::Null).await;
@@ -413,30 +465,19 @@ impl Host {
         assert_eq!(found.len(), 1, "{found:?}");
         if self.platform.is_docker() {
             docker(&["kill", "--signal", "KILL", &found[0]]);
-            return;
-        }
-        if self.platform.is_kubernetes() {
+        } else if self.platform.is_kubernetes() {
             kubernetes::kill(&found[0]);
-            return;
-        }
-        if self.platform.is_swarm() {
+        } else if self.platform.is_swarm() {
             swarm::kill(&found[0]);
-            return;
+        } else {
+            let pid = Pid::from_raw(found[0].parse().unwrap()).unwrap();
+            kill_process(pid, Signal::KILL).unwrap();
         }
-        let pid = Pid::from_raw(found[0].parse().unwrap()).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
     }
 
     /// Stops the product as a service manager does.
-    pub(crate) async fn stop(mut self) -> String {
-        self.running.process.signal(Signal::TERM);
-        let status = self.running.process.wait(LONG_DEADLINE).await;
-        assert!(
-            status.success(),
-            "{status}: {}",
-            self.running.process.stderr()
-        );
-        self.running.process.stderr()
+    pub(crate) async fn stop(self) -> String {
+        self.running.stop_within(LONG_DEADLINE).await
     }
 }
 
@@ -453,17 +494,7 @@ pub(crate) fn instances(platform: Platform, id: &str, name: &str) -> Vec<String>
     if platform.is_swarm() {
         return swarm::containers(id);
     }
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    pids.filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit()))
-        .filter(|pid| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-            words.len() > 2
-                && words[0].ends_with(b"testkit-scripted")
-                && words[1..3] == [b"--name".as_slice(), name.as_bytes()]
-        })
-        .collect()
+    processes::scripted(name)
 }
 
 pub(crate) fn calling(tool: &str, arguments: Value) -> Value {
@@ -477,8 +508,7 @@ pub(crate) fn unique(name: &str) -> String {
 
 /// Returns status and error pointers of a refusal.
 pub(crate) fn refusal(reply: &Reply) -> (u16, Vec<String>) {
-    let problem: Value =
-        serde_json::from_str(&reply.text()).unwrap_or_else(|why| panic!("{why}: {}", reply.text()));
+    let problem = body(reply);
     let errors = problem["errors"].as_array().cloned().unwrap_or_default();
     let pointers = errors.iter().map(|error| error["pointer"].as_str());
     let pointers = pointers.map(|pointer| pointer.unwrap_or_default().to_owned());
@@ -499,6 +529,14 @@ pub(crate) fn enforced(told: &Value, what: &str) -> (bool, String) {
         row["holds"] == true,
         row["how"].as_str().unwrap().to_owned(),
     )
+}
+
+/// Asserts whether one limit is enforced, and that the status says how.
+#[track_caller]
+pub(crate) fn assert_enforced(told: &Value, what: &str, holds: bool, parts: &[&str]) {
+    let (is_enforced, how) = enforced(told, what);
+    assert_eq!(is_enforced, holds, "{what}: {how}");
+    checks::contains(&how, parts);
 }
 
 /// Waits until no instance of a server is left on this host.

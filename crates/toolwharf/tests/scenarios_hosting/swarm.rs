@@ -1,6 +1,8 @@
-//! The test swarm, accessed from outside.
+//! Accesses the test swarm directly, without the product.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
+
+use crate::support::docker_at;
 
 /// The variable with the directory of the test swarm. `xtask/src/swarm.rs` describes its content.
 const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
@@ -19,23 +21,16 @@ fn socket(number: usize) -> String {
 }
 
 /// Returns the settings of the provider.
-pub(crate) fn settings(kernel: &str) -> String {
+pub(crate) fn settings(gvisor: bool) -> String {
     let daemons = NODES.map(socket);
+    let kernel = if gvisor { "gvisor" } else { "linux" };
     let constraint = format!("node.labels.kernel == {kernel}");
-    let gvisor = kernel == "gvisor";
     format!("[swarm]\ndaemons = {daemons:?}\nconstraints = [{constraint:?}]\ngvisor = {gvisor}\n")
 }
 
 /// Runs the Docker client against a node's daemon.
 fn docker(number: usize, args: &[&str]) -> String {
-    let output = Command::new("/usr/bin/docker")
-        .args(["--host", &socket(number)])
-        .args(args)
-        .output()
-        .expect("docker's own client: cargo xtask setup installs it");
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docker {args:?}: {why}");
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    docker_at(&socket(number), args)
 }
 
 fn everywhere(args: &[&str], id: &str) -> Vec<String> {

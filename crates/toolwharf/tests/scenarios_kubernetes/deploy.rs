@@ -3,12 +3,12 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command, sync::LazyLock};
 
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, RawClient, postgres::Database};
+use testkit::{DEADLINE, RawClient, postgres::Database};
 
 use crate::{
     api::Api,
-    common::Setup,
-    support::{define, kubectl, try_kubectl},
+    common::{Setup, checks},
+    support::{define, definition, kubectl, list_of, try_kubectl},
 };
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -21,10 +21,10 @@ fn root(path: &str) -> PathBuf {
 static RENDERED: LazyLock<Value> = LazyLock::new(|| {
     let venv = std::env::var("TOOLWHARF_VENV").unwrap_or_else(|_| format!("{ROOT}/.work/venv"));
     let python = PathBuf::from(venv).join("bin/python");
+    let shown = python.display();
     assert!(
         python.exists(),
-        "there is no {}: run `cargo xtask setup`",
-        python.display()
+        "there is no {shown}: run `cargo xtask setup`"
     );
     let dir = tempfile::tempdir().unwrap();
     let overlays = ["sqlite", "postgres"].map(|overlay| {
@@ -34,20 +34,13 @@ static RENDERED: LazyLock<Value> = LazyLock::new(|| {
         file
     });
     let mut render = Command::new(python);
-    render.arg(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/scenarios_kubernetes/render.py"
-    ));
-    render.arg(root("deploy/helm/toolwharf")).args(&overlays);
-    let output = render
-        .args(["rbac.yaml", "resources.yaml"].map(|file| root("examples/kubernetes").join(file)))
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let script = root("crates/toolwharf/tests/scenarios_kubernetes/render.py");
+    let rights = ["rbac.yaml", "resources.yaml"];
+    let rights = rights.map(|file| root("examples/kubernetes").join(file));
+    render.arg(script).arg(root("deploy/helm/toolwharf"));
+    let output = render.args(&overlays).args(rights).output().unwrap();
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{why}");
     serde_json::from_slice(&output.stdout).unwrap()
 });
 
@@ -58,88 +51,79 @@ fn rendered(values: &str) -> &'static [Value] {
 /// Returns the objects of the file whose path ends with `name`.
 fn given(name: &str) -> &'static [Value] {
     let mut files = RENDERED["given"].as_object().unwrap().iter();
-    files
-        .find(|(file, _)| file.ends_with(name))
-        .unwrap()
-        .1
-        .as_array()
-        .unwrap()
+    let (_, objects) = files.find(|(file, _)| file.ends_with(name)).unwrap();
+    objects.as_array().unwrap()
+}
+
+/// Returns the objects of each way to run a gateway with the Kubernetes provider.
+fn with_provider() -> [&'static [Value]; 4] {
+    [
+        rendered("default"),
+        rendered("replicas"),
+        given("sqlite.yaml"),
+        given("postgres.yaml"),
+    ]
+}
+
+/// Returns the objects of each way to run a gateway.
+fn all() -> impl Iterator<Item = &'static [Value]> {
+    with_provider().into_iter().chain([rendered("alone")])
+}
+
+/// Returns whether even the oldest API server knows objects of this kind: `policy/v1` came with Kubernetes 1.21.
+fn is_old(object: &&Value) -> bool {
+    object["kind"] != "PodDisruptionBudget"
+}
+
+/// Returns the pod of the gateway.
+fn pod(objects: &[Value]) -> &Value {
+    &find(objects, "Deployment")["spec"]["template"]["spec"]
 }
 
 /// Returns the rules of all roles among the objects, each with the role's kind.
 fn rules(objects: &[Value]) -> Vec<(String, Value)> {
-    let mut all: Vec<(String, Value)> = objects
-        .iter()
-        .filter(|object| object["rules"].is_array())
-        .map(|object| {
-            (
-                object["kind"].as_str().unwrap().to_owned(),
-                object["rules"].clone(),
-            )
-        })
+    let roles = objects.iter().filter(|object| object["rules"].is_array());
+    let mut all: Vec<(String, Value)> = roles
+        .map(|role| (role["kind"].to_string(), role["rules"].clone()))
         .collect();
     all.sort_by_key(|(kind, rules)| (kind.clone(), rules.to_string()));
     all
 }
 
 fn find<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
-    objects
-        .iter()
-        .find(|object| object["kind"] == kind)
-        .unwrap_or_else(|| panic!("no {kind}"))
+    let found = objects.iter().find(|object| object["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind}"))
 }
 
 /// Returns the gateway's container.
 fn container(objects: &[Value]) -> &Value {
-    &find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    &pod(objects)["containers"][0]
 }
 
 #[tokio::test]
 async fn d08_the_chart_and_kustomize_are_valid_today_and_on_the_oldest_api_server() {
     let findings = RENDERED["lint"]["messages"].as_array().unwrap();
-    let worst = findings
-        .iter()
-        .filter_map(|one| one["severity"].as_u64())
-        .max()
-        .unwrap_or_default();
+    let severities = findings.iter().map(|one| one["severity"].as_u64());
+    let worst = severities.flatten().max().unwrap_or_default();
     assert!(worst < 2, "{findings:?}");
-    assert!(
-        RENDERED["refused"]
-            .as_str()
-            .is_some_and(|why| why.contains("more than one replica needs a Postgres")),
-        "{}",
-        RENDERED["refused"]
-    );
+    let why = "more than one replica needs a Postgres";
+    checks::string(&RENDERED["refused"], &[why]);
     // Namespaces must exist before a dry run in them.
     define().await;
     for name in ["gateway", "servers", "toolwharf"] {
         try_kubectl(&["create", "namespace", name], "");
     }
-    for objects in [
-        rendered("default"),
-        rendered("alone"),
-        rendered("replicas"),
-        given("sqlite.yaml"),
-        given("postgres.yaml"),
-    ] {
-        // `policy/v1` came with Kubernetes 1.21.
-        let objects: Vec<&Value> = objects
-            .iter()
-            .filter(|object| object["kind"] != "PodDisruptionBudget")
-            .collect();
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    for objects in all() {
+        let objects = objects.iter().filter(is_old);
+        let list = list_of(objects.clone());
         let applied = kubectl(&["apply", "--dry-run=server", "--filename=-"], &list);
-        assert_eq!(applied.lines().count(), objects.len(), "{applied}");
+        assert_eq!(applied.lines().count(), objects.count(), "{applied}");
     }
 }
 
 #[tokio::test]
 async fn d08_definitions_and_rights_are_the_same_everywhere() {
-    let printed = Command::new(Bin::path("toolwharf"))
-        .args(["kubernetes", "crd"])
-        .output()
-        .unwrap();
-    let printed = String::from_utf8(printed.stdout).unwrap();
+    let printed = definition();
     for file in [
         "deploy/kustomize/base/crd.yaml",
         "deploy/helm/toolwharf/crds/mcpservers.yaml",
@@ -151,16 +135,11 @@ async fn d08_definitions_and_rights_are_the_same_everywhere() {
         );
     }
     let ours = [given("rbac.yaml"), given("resources.yaml")].concat();
-    for objects in [
-        rendered("default"),
-        rendered("replicas"),
-        given("sqlite.yaml"),
-        given("postgres.yaml"),
-    ] {
+    for objects in with_provider() {
         assert_eq!(rules(objects), rules(&ours));
     }
     assert_eq!(rules(rendered("alone")), []);
-    let account = &find(rendered("alone"), "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"];
+    let account = &pod(rendered("alone"))["automountServiceAccountToken"];
     assert_eq!(account, false);
 }
 
@@ -188,22 +167,19 @@ async fn d08_the_chart_and_kustomize_say_the_same_of_the_gateway() {
         assert_eq!(variables(ours), variables(theirs));
         let spec = |objects: &[Value]| find(objects, "Deployment")["spec"].clone();
         let (ours, theirs) = (spec(rendered(chart)), spec(given(overlay)));
-        assert_eq!(
-            (&ours["replicas"], &ours["strategy"]),
-            (&theirs["replicas"], &theirs["strategy"])
-        );
+        for key in ["replicas", "strategy"] {
+            assert_eq!(ours[key], theirs[key], "{key}");
+        }
+        let (ours, theirs) = (pod(rendered(chart)), pod(given(overlay)));
         for key in [
             "securityContext",
             "terminationGracePeriodSeconds",
             "enableServiceLinks",
         ] {
-            assert_eq!(
-                ours["template"]["spec"][key], theirs["template"]["spec"][key],
-                "{key}"
-            );
+            assert_eq!(ours[key], theirs[key], "{key}");
         }
         // At most half a minute for the gateway to stop (H11), plus the time during which it still gets requests.
-        let grace = ours["template"]["spec"]["terminationGracePeriodSeconds"].as_u64();
+        let grace = ours["terminationGracePeriodSeconds"].as_u64();
         assert!(grace >= Some(5 + 30), "{grace:?}");
     }
 }
@@ -211,27 +187,21 @@ async fn d08_the_chart_and_kustomize_say_the_same_of_the_gateway() {
 /// The rules of the Pod Security Standard `restricted` that apply to these pods.
 #[tokio::test]
 async fn d08_the_gateway_is_let_into_restricted_namespaces() {
-    for objects in [
-        rendered("default"),
-        rendered("replicas"),
-        given("sqlite.yaml"),
-        given("postgres.yaml"),
-    ] {
-        let pod = &find(objects, "Deployment")["spec"]["template"]["spec"];
+    for objects in with_provider() {
+        let pod = pod(objects);
         let context = &pod["securityContext"];
-        assert_eq!(context["runAsNonRoot"], true);
+        let profile = json!({"type": "RuntimeDefault"});
+        let expected = json!({"runAsNonRoot": true, "seccompProfile": profile});
+        checks::members(context, expected);
         assert_ne!(context["runAsUser"], 0);
-        assert_eq!(context["seccompProfile"], json!({"type": "RuntimeDefault"}));
         assert_eq!(pod["containers"].as_array().unwrap().len(), 1);
         let context = &container(objects)["securityContext"];
         assert_eq!(context["allowPrivilegeEscalation"], false);
         assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
         let kinds = ["configMap", "emptyDir", "persistentVolumeClaim"];
         for volume in pod["volumes"].as_array().unwrap() {
-            assert!(
-                kinds.iter().any(|kind| volume.get(kind).is_some()),
-                "{volume}"
-            );
+            let is_one = kinds.iter().any(|kind| volume.get(kind).is_some());
+            assert!(is_one, "{volume}");
         }
         for field in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
             assert!(pod.get(field).is_none(), "{field}");
@@ -244,24 +214,11 @@ async fn d08_the_gateway_is_let_into_restricted_namespaces() {
 
 #[tokio::test]
 async fn d08_the_settings_of_the_chart_and_of_kustomize_are_usable() {
-    let toml = |objects: &[Value]| {
-        find(objects, "ConfigMap")["data"]["toolwharf.toml"]
-            .as_str()
-            .unwrap()
-            .to_owned()
-    };
-    for objects in [
-        rendered("default"),
-        rendered("alone"),
-        rendered("replicas"),
-        given("sqlite.yaml"),
-        given("postgres.yaml"),
-    ] {
+    for objects in all() {
+        let settings = &find(objects, "ConfigMap")["data"]["toolwharf.toml"];
+        let setup = Setup::new().settings(settings.as_str().unwrap());
         // The cluster does not exist, but the gateway starts nevertheless.
-        let setup = Setup::new()
-            .settings(&toml(objects))
-            .env("KUBECONFIG", "/nowhere");
-        let gateway = setup.serve().await;
+        let gateway = setup.env("KUBECONFIG", "/nowhere").serve().await;
         assert_eq!(gateway.at("/healthz").get(&[]).await.status, 200);
     }
 }
@@ -270,39 +227,31 @@ async fn d08_the_settings_of_the_chart_and_of_kustomize_are_usable() {
 async fn d08_replicas_have_the_administrator_of_a_variable() {
     let database = Database::create().await;
     let token = format!("twh_{}", "5b".repeat(24));
-    let replica = async || {
+    let setup = |token: &str| {
         let setup = Setup::new().of_replica(database.url(), None);
-        setup.env("TOOLWHARF_ADMIN_TOKEN", &token).serve().await
+        setup.env("TOOLWHARF_ADMIN_TOKEN", token)
     };
-    let (first, second) = tokio::join!(replica(), replica());
+    let (first, second) = tokio::join!(setup(&token).serve(), setup(&token).serve());
     for gateway in [&first, &second] {
         assert_eq!(gateway.token(), token);
-        let all = Api::admin(gateway)
-            .ok("GET", "/replicas", Value::Null)
-            .await;
+        let all = Api::admin(gateway).get("/replicas").await;
         assert_eq!(all["replicas"].as_array().unwrap().len(), 2);
-        assert!(
-            !gateway.process.stderr().contains(&token),
-            "it is in the log"
-        );
+        checks::lacks(gateway.process.stderr(), &[&token]);
     }
-    let refused = Setup::new()
-        .of_replica(database.url(), None)
-        .env("TOOLWHARF_ADMIN_TOKEN", "short")
-        .refused()
-        .await;
-    assert!(
-        refused.contains("TOOLWHARF_ADMIN_TOKEN is not a token"),
-        "{refused}"
-    );
+    let refused = setup("short").refused().await;
+    checks::contains(&refused, &["TOOLWHARF_ADMIN_TOKEN is not a token"]);
     // If the database has administrators, an unknown token is refused and not stored, so that a revoked key cannot come
     // back.
-    let other = Setup::new()
-        .of_replica(database.url(), None)
-        .env("TOOLWHARF_ADMIN_TOKEN", &"x".repeat(40))
-        .refused()
-        .await;
-    assert!(other.contains("the database has administrators"), "{other}");
+    let other = setup(&"x".repeat(40)).refused().await;
+    checks::contains(&other, &["the database has administrators"]);
+}
+
+/// Selects the pods of the chart.
+const OF_CHART: &str = "--selector=app.kubernetes.io/name=toolwharf";
+
+/// Runs `kubectl` in the namespace of the chart's gateway.
+fn namespaced(args: &[&str]) -> String {
+    kubectl(&[&["--namespace=gateway"], args].concat(), "")
 }
 
 /// The gateway of the chart, reached as a client in the cluster reaches it.
@@ -314,26 +263,12 @@ struct Inside {
 impl Inside {
     /// Waits until a pod of the deployment is ready.
     async fn ready() -> Self {
-        let namespaced = |args: &[&str]| kubectl(&[&["--namespace=gateway"], args].concat(), "");
-        namespaced(&[
-            "rollout",
-            "status",
-            "deployment/toolwharf",
-            "--timeout=120s",
-        ]);
-        let pods = namespaced(&[
-            "get",
-            "pods",
-            "--selector=app.kubernetes.io/name=toolwharf",
-            "--output=jsonpath={.items[*].status.podIP}",
-        ]);
-        let token = namespaced(&[
-            "exec",
-            "deployment/toolwharf",
-            "--",
-            "cat",
-            "/var/lib/toolwharf/admin-token",
-        ]);
+        let deployment = "deployment/toolwharf";
+        namespaced(&["rollout", "status", deployment, "--timeout=120s"]);
+        let address = "--output=jsonpath={.items[*].status.podIP}";
+        let pods = namespaced(&["get", "pods", OF_CHART, address]);
+        let file = "/var/lib/toolwharf/admin-token";
+        let token = namespaced(&["exec", deployment, "--", "cat", file]);
         Self {
             url: format!("http://{}:6280", pods.trim()),
             token: token.trim().to_owned(),
@@ -343,7 +278,7 @@ impl Inside {
     async fn ask(&self, method: &str, path: &str, body: Value) -> Value {
         let client = RawClient::new(&format!("{}/api/v1{path}", self.url));
         let bearer = format!("Bearer {}", self.token);
-        // The service name of the gateway.
+        // The `Host` is the gateway's service name.
         let headers = [("host", "toolwharf"), ("authorization", &bearer)];
         let answer = client.send(method.parse().unwrap(), &headers, body.to_string());
         let reply = answer.await.collect(DEADLINE).await;
@@ -356,7 +291,7 @@ impl Inside {
         let asked = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hello"}}});
         let path = "/mcp/servers/kept/call?project=one";
         let told = self.ask("POST", path, asked).await;
-        assert!(told.to_string().contains("hello"), "{told}");
+        checks::contains(told.to_string(), &["hello"]);
     }
 }
 
@@ -369,7 +304,7 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     for path in [dir.path(), &data] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
-    // A volume on disk, like one of a storage class, because Kubernetes ignores `fsGroup` for `hostPath`.
+    // The volume is on disk, like one of a storage class, because Kubernetes ignores `fsGroup` for `hostPath`.
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "chart"},
         "spec": {
@@ -380,11 +315,8 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     try_kubectl(&["create", "namespace", "gateway"], "");
     let mut objects = rendered("started").to_vec();
     objects.push(volume);
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects.iter().filter(|object| {
-        // `policy/v1` came with Kubernetes 1.21.
-        object["kind"] != "PodDisruptionBudget"
-    }).collect::<Vec<_>>()});
-    kubectl(&["apply", "--filename=-"], &list.to_string());
+    let list = list_of(objects.iter().filter(is_old));
+    kubectl(&["apply", "--filename=-"], &list);
 
     let inside = Inside::ready().await;
     inside.ask("PUT", "/projects/one", json!({})).await;
@@ -394,15 +326,7 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     inside.echoes().await;
 
     // Deletes the pod, with everything outside the volume.
-    kubectl(
-        &[
-            "--namespace=gateway",
-            "delete",
-            "pod",
-            "--selector=app.kubernetes.io/name=toolwharf",
-        ],
-        "",
-    );
+    namespaced(&["delete", "pod", OF_CHART]);
     let again = Inside::ready().await;
     assert_eq!(again.token, inside.token);
     again.echoes().await;

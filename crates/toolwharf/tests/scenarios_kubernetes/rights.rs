@@ -2,12 +2,13 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde_json::Value;
+use tempfile::TempDir;
 use testkit::wait_for;
 
 use crate::{
-    common::{Gateway, Setup},
-    support::{LONG_DEADLINE, Namespace, config, kubectl, scripted},
+    common::Gateway,
+    support::{LONG_DEADLINE, NO_FINALIZERS, Namespace, config, kubectl, list_of, token_of},
 };
 
 const FILE: &str = concat!(
@@ -17,22 +18,11 @@ const FILE: &str = concat!(
 
 /// Returns the objects of the file, for one namespace.
 fn rights(namespace: &str) -> Vec<Value> {
-    let told = kubectl(
-        &[
-            "create",
-            "--dry-run=client",
-            "--output=json",
-            "--namespace",
-            namespace,
-            "--filename",
-            FILE,
-        ],
-        "",
-    );
-    let mut list: Vec<Value> = serde_json::Deserializer::from_str(&told)
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let options = ["--dry-run=client", "--output=json"];
+    let of = ["--namespace", namespace, "--filename", FILE];
+    let told = kubectl(&[&["create"][..], &options, &of].concat(), "");
+    let objects = serde_json::Deserializer::from_str(&told).into_iter();
+    let mut list: Vec<Value> = objects.map(Result::unwrap).collect();
     if let [one] = list.as_slice()
         && one["kind"] == "List"
     {
@@ -41,16 +31,11 @@ fn rights(namespace: &str) -> Vec<Value> {
     for object in &mut list {
         let is_everywhere = object["kind"].as_str().unwrap().starts_with("Cluster");
         if is_everywhere {
-            // Unique to this test.
-            let name = format!(
-                "{}-{namespace}",
-                object["metadata"]["name"].as_str().unwrap()
-            );
-            object["metadata"]["name"] = name.clone().into();
-            object["metadata"]
-                .as_object_mut()
-                .unwrap()
-                .remove("namespace");
+            // Objects of the whole cluster get a name that is unique to this test.
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            let name = format!("{}-{namespace}", metadata["name"].as_str().unwrap());
+            metadata.insert("name".to_owned(), name.clone().into());
+            metadata.remove("namespace");
             if object["kind"] == "ClusterRoleBinding" {
                 object["roleRef"]["name"] = name.into();
                 object["subjects"][0]["namespace"] = namespace.into();
@@ -61,26 +46,20 @@ fn rights(namespace: &str) -> Vec<Value> {
 }
 
 fn grant(objects: &[Value]) {
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-    kubectl(&["apply", "--filename=-"], &list);
+    kubectl(&["apply", "--filename=-"], &list_of(objects));
 }
 
 /// A gateway with exactly the permissions of the service account.
-async fn gateway(namespace: &Namespace) -> Gateway {
+async fn gateway(namespace: &Namespace) -> (Gateway, TempDir) {
     let text = fs::read_to_string(config()).unwrap();
-    let user = format!(
-        "as: \"system:serviceaccount:{}:toolwharf\", client-certificate-data:",
-        namespace.0
-    );
+    let account = format!("system:serviceaccount:{}:toolwharf", namespace.0);
+    let user = format!("as: {account:?}, client-certificate-data:");
     let mine = text.replace("client-certificate-data:", &user);
     assert_ne!(text, mine);
-    let setup = Setup::new();
-    let file = setup.folder().join("kubeconfig");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
     fs::write(&file, mine).unwrap();
-    setup
-        .settings(&namespace.settings_with(&file.to_string_lossy()))
-        .serve()
-        .await
+    (namespace.gateway_with(file.to_str().unwrap()).await, dir)
 }
 
 #[tokio::test]
@@ -88,26 +67,16 @@ async fn d08_the_rights_are_enough_and_each_is_needed() {
     let namespace = Namespace::new("rights").await;
     let objects = rights(&namespace.0);
     grant(&objects);
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"token": "value"}});
-    namespace.kubectl(&["apply", "--filename=-"], &secret.to_string());
-    let spec = |name: &str| {
-        scripted(
-            name,
-            json!({"secretEnv": {"TOKEN": {"secretKeyRef": {"name": "keys", "key": "token"}}}}),
-        )
-    };
+    namespace.apply_token("value");
     let all = gateway(&namespace).await;
-    namespace.apply("allowed", spec("allowed"));
+    namespace.scripted("allowed", token_of("keys"));
     namespace.ready("allowed").await;
     wait_for("the events", LONG_DEADLINE, async || {
-        namespace
-            .events("allowed")
-            .iter()
-            .any(|event| event[1] == "Ready")
+        let events = namespace.events("allowed");
+        events.iter().any(|event| event[1] == "Ready")
     })
     .await;
-    namespace.delete("allowed");
-    namespace.gone("allowed").await;
+    namespace.remove("allowed").await;
     drop(all);
 
     for (at, object) in objects.iter().enumerate() {
@@ -123,27 +92,14 @@ async fn d08_the_rights_are_enough_and_each_is_needed() {
                 grant(&fewer);
                 let name = format!("less{at}{rule}{}", verb.as_str().unwrap());
                 let less = gateway(&namespace).await;
-                namespace.apply(&name, spec(&name));
-                let line = less.logged("forbidden").await;
-                assert!(
-                    line.contains("the Kubernetes API server says")
-                        || line.contains("the watch on MCPServer resources failed"),
-                    "{lacking}: {line}"
-                );
+                namespace.scripted(&name, token_of("keys"));
+                let line = less.0.logged("forbidden").await;
+                let is_told = line.contains("the Kubernetes API server says")
+                    || line.contains("the watch on MCPServer resources failed");
+                assert!(is_told, "{lacking}: {line}");
                 drop(less);
                 grant(&objects);
-                let patch = r#"{"metadata":{"finalizers":null}}"#;
-                namespace.kubectl(
-                    &[
-                        "patch",
-                        "mcpserver",
-                        &name,
-                        "--type=merge",
-                        "--patch",
-                        patch,
-                    ],
-                    "",
-                );
+                namespace.patch(&name, NO_FINALIZERS);
                 namespace.kubectl(&["delete", "mcpserver", &name], "");
             }
         }

@@ -3,29 +3,25 @@
 use std::{
     fs,
     io::Write as _,
-    net::SocketAddr,
     path::PathBuf,
     process::{Command, Output, Stdio},
     time::Duration,
 };
 
 use serde_json::{Value, json};
-use testkit::{Bin, Process, postgres::Database, wait_for, wait_for_some};
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use testkit::{Bin, Process, Proxy, Way, postgres::Database, wait_for, wait_for_some};
 
 use crate::{
     api::Api,
-    common::{Gateway, Setup},
+    common::{Gateway, Setup, processes},
 };
 
 /// The variable with the path of the API server's kubeconfig.
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES_API";
-/// Nothing here takes this long unless it is broken.
+/// Deadline for each wait. Only a failure takes this long.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(60);
+/// A patch that removes all finalizers.
+pub(crate) const NO_FINALIZERS: &str = r#"{"metadata":{"finalizers":null}}"#;
 /// The lease of replicas in these tests.
 const LEASE: &str = "4s";
 
@@ -49,12 +45,9 @@ pub(crate) fn try_kubectl(args: &[&str], stdin: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = kubectl.spawn().expect("kubectl is installed");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(stdin.as_bytes())
-        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(stdin.as_bytes()).unwrap();
+    drop(pipe);
     child.wait_with_output().unwrap()
 }
 
@@ -80,34 +73,47 @@ impl Namespace {
         kubectl(&[&["--namespace", &self.0], args].concat(), stdin)
     }
 
+    fn try_kubectl(&self, args: &[&str]) -> Output {
+        try_kubectl(&[&["--namespace", &self.0], args].concat(), "")
+    }
+
+    /// Creates or changes an object of Kubernetes itself.
+    pub(crate) fn apply_plain(&self, object: &Value) {
+        self.kubectl(&["apply", "--filename=-"], &object.to_string());
+    }
+
+    /// Creates the Secret `keys` with this value of `token`, or changes it.
+    pub(crate) fn apply_token(&self, value: &str) {
+        self.apply_plain(&json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"token": value},
+        }));
+    }
+
+    /// Changes a resource as another client would.
+    pub(crate) fn patch(&self, name: &str, patch: &str) {
+        let args = ["patch", "mcpserver", name, "--type=merge", "--patch", patch];
+        self.kubectl(&args, "");
+    }
+
     pub(crate) fn apply(&self, name: &str, spec: Value) {
         let object = json!({
             "apiVersion": "toolwharf.dev/v1alpha1", "kind": "MCPServer", "metadata": {"name": name}, "spec": spec,
         });
-        let args = [
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            "--filename=-",
-        ];
+        let args = ["apply", "--server-side", "--force-conflicts"];
+        let args = [&args[..], &["--filename=-"]].concat();
         self.kubectl(&args, &object.to_string());
+    }
+
+    /// Applies a scripted server of this name.
+    pub(crate) fn scripted(&self, name: &str, more: Value) {
+        self.apply(name, scripted(name, more));
     }
 
     /// Returns the resource, or `None` if it does not exist.
     pub(crate) fn get(&self, name: &str) -> Option<Value> {
-        let args = [
-            "--namespace",
-            &self.0,
-            "get",
-            "mcpserver",
-            name,
-            "--output=json",
-        ];
-        let output = try_kubectl(&args, "");
-        output
-            .status
-            .success()
-            .then(|| serde_json::from_slice(&output.stdout).unwrap())
+        let output = self.try_kubectl(&["get", "mcpserver", name, "--output=json"]);
+        let is_there = output.status.success();
+        is_there.then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
     /// Starts to delete a resource.
@@ -120,6 +126,12 @@ impl Namespace {
             self.get(name).is_none()
         })
         .await;
+    }
+
+    /// Deletes a resource and waits until it is gone.
+    pub(crate) async fn remove(&self, name: &str) {
+        self.delete(name);
+        self.gone(name).await;
     }
 
     /// Waits until a condition has this status and reason. Returns the whole resource.
@@ -145,6 +157,29 @@ impl Namespace {
         self.condition(name, "Ready", "True", "Running").await
     }
 
+    /// Waits until the resource is ready. Returns its server's id.
+    pub(crate) async fn id(&self, name: &str) -> String {
+        let object = self.ready(name).await;
+        object["status"]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Applies scripted servers and waits until they are ready. Returns their ids.
+    pub(crate) async fn run(&self, names: &[&str], more: Value) -> Vec<String> {
+        for name in names {
+            self.scripted(name, more.clone());
+        }
+        let mut ids = Vec::new();
+        for name in names {
+            ids.push(self.id(name).await);
+        }
+        ids
+    }
+
+    /// Waits until the resource is refused for this reason. Returns the whole resource.
+    pub(crate) async fn refused(&self, name: &str, reason: &str) -> Value {
+        self.condition(name, "Accepted", "False", reason).await
+    }
+
     /// Returns the events of a resource: type, reason and message.
     pub(crate) fn events(&self, name: &str) -> Vec<[String; 3]> {
         let of =
@@ -158,12 +193,8 @@ impl Namespace {
             .collect()
     }
 
-    pub(crate) fn settings(&self) -> String {
-        self.settings_with(&config())
-    }
-
     /// The settings of a gateway that watches the namespace.
-    pub(crate) fn settings_with(&self, config: &str) -> String {
+    fn settings(&self, config: &str) -> String {
         format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"process\"]\n[replicas]\nlease = \"{LEASE}\"\n\
              [kubernetes]\nkubeconfig = {config:?}\nwatch_namespace = {:?}\n",
@@ -172,11 +203,16 @@ impl Namespace {
     }
 
     pub(crate) async fn gateway(&self) -> Gateway {
-        Setup::new().settings(&self.settings()).serve().await
+        self.gateway_with(&config()).await
+    }
+
+    /// Starts a gateway with this kubeconfig.
+    pub(crate) async fn gateway_with(&self, config: &str) -> Gateway {
+        Setup::new().settings(&self.settings(config)).serve().await
     }
 
     pub(crate) async fn replica(&self, database: &Database, first: Option<&Gateway>) -> Gateway {
-        let setup = Setup::new().settings(&self.settings());
+        let setup = Setup::new().settings(&self.settings(&config()));
         setup.of_replica(database.url(), first).serve().await
     }
 }
@@ -184,36 +220,26 @@ impl Namespace {
 impl Drop for Namespace {
     /// Removes the finalizers of resources whose gateway is gone; otherwise they would never be deleted.
     fn drop(&mut self) {
-        let all = try_kubectl(
-            &["--namespace", &self.0, "get", "mcpservers", "--output=name"],
-            "",
-        );
+        let all = self.try_kubectl(&["get", "mcpservers", "--output=name"]);
         for name in String::from_utf8_lossy(&all.stdout).lines() {
-            let patch = [
-                "patch",
-                name,
-                "--type=merge",
-                "--patch",
-                r#"{"metadata":{"finalizers":null}}"#,
-            ];
-            try_kubectl(&[&["--namespace", &self.0][..], &patch].concat(), "");
-            try_kubectl(
-                &["--namespace", &self.0, "delete", name, "--wait=false"],
-                "",
-            );
+            self.try_kubectl(&["patch", name, "--type=merge", "--patch", NO_FINALIZERS]);
+            self.try_kubectl(&["delete", name, "--wait=false"]);
         }
     }
 }
 
+/// Returns the definition that `toolwharf kubernetes crd` prints.
+pub(crate) fn definition() -> String {
+    let mut command = Command::new(Bin::path("toolwharf"));
+    let output = command.args(["kubernetes", "crd"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Makes sure that the cluster has the resource definition.
 pub(crate) async fn define() {
-    let output = Command::new(Bin::path("toolwharf"))
-        .args(["kubernetes", "crd"])
-        .output()
-        .unwrap();
-    let definition = String::from_utf8(output.stdout).unwrap();
+    let definition = definition();
     wait_for("the definition", LONG_DEADLINE, async || {
-        // Fails while an earlier definition is being deleted.
+        // `kubectl apply` fails while an earlier definition is being deleted.
         try_kubectl(&["apply", "--filename=-"], &definition);
         let args = ["get", "crd", "mcpservers.toolwharf.dev", "--output=json"];
         let found: Value =
@@ -223,11 +249,10 @@ pub(crate) async fn define() {
             all.iter()
                 .any(|one| one["type"] == "Established" && one["status"] == "True")
         });
+        let list = ["get", "mcpservers", "--all-namespaces"];
         is_there
             && found["metadata"]["deletionTimestamp"].is_null()
-            && try_kubectl(&["get", "mcpservers", "--all-namespaces"], "")
-                .status
-                .success()
+            && try_kubectl(&list, "").status.success()
     })
     .await;
 }
@@ -246,15 +271,17 @@ pub(crate) fn scripted(name: &str, more: Value) -> Value {
     spec
 }
 
+/// A part of a spec: the variable `TOKEN` comes from this Secret.
+pub(crate) fn token_of(secret: &str) -> Value {
+    let from = json!({"secretKeyRef": {"name": secret, "key": "token"}});
+    json!({"secretEnv": {"TOKEN": from}})
+}
+
 /// Returns the gateway's server of that name.
 pub(crate) async fn server(gateway: &Gateway, name: &str) -> Option<Value> {
-    let all = Api::admin(gateway)
-        .ok("GET", "/mcp/servers", Value::Null)
-        .await;
-    let mut named = all["servers"]
-        .as_array()?
-        .iter()
-        .filter(|one| one["name"] == name);
+    let all = Api::admin(gateway).get("/mcp/servers").await;
+    let servers = all["servers"].as_array()?.iter();
+    let mut named = servers.filter(|one| one["name"] == name);
     let found = named.next().cloned();
     assert!(named.next().is_none(), "two servers are called {name}");
     found
@@ -268,18 +295,21 @@ pub(crate) async fn call(gateway: &Gateway, id: &str) -> Value {
     Api::admin(gateway).ok("POST", &path, body).await
 }
 
+/// Returns the directory of a server's volumes.
+pub(crate) fn volumes(gateway: &Gateway, id: &str) -> PathBuf {
+    let all = gateway.folder().join("data/hosting/process/volumes");
+    all.join(id)
+}
+
+/// Wraps objects in a list, as `kubectl` takes them.
+pub(crate) fn list_of<'o>(objects: impl IntoIterator<Item = &'o Value>) -> String {
+    let items: Vec<&Value> = objects.into_iter().collect();
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+}
+
 /// Returns how many processes of a scripted server of this name run on this machine.
 pub(crate) fn instances(name: &str) -> usize {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let is_one = |process: &fs::DirEntry| {
-        let line = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
-        let mut words = line.split('\0');
-        words
-            .next()
-            .is_some_and(|program| program.ends_with("/testkit-scripted"))
-            && words.any(|word| word == name)
-    };
-    processes.filter(is_one).count()
+    processes::scripted(name).len()
 }
 
 /// A second API server on the same etcd, started like the first one. A restart clears its watch history.
@@ -335,65 +365,51 @@ impl ApiServer {
     }
 }
 
-/// A TCP proxy to the API server that can be cut, with a matching kubeconfig.
-pub(crate) struct Way {
-    address: SocketAddr,
-    to: String,
-    tasks: JoinSet<()>,
-    pub(crate) config: PathBuf,
+/// A proxy to the API server that can be cut, with a matching kubeconfig.
+pub(crate) struct Link {
+    proxy: Proxy,
+    config: PathBuf,
     _dir: tempfile::TempDir,
 }
 
-impl Way {
+impl Link {
     pub(crate) async fn new() -> Self {
+        Self::to(&Self::known()).await
+    }
+
+    /// Returns the address of the API server in the kubeconfig.
+    fn known() -> String {
         let text = fs::read_to_string(config()).unwrap();
         let (_, rest) = text.split_once("https://").unwrap();
-        Self::to(rest.split('"').next().unwrap()).await
+        rest.split('"').next().unwrap().to_owned()
     }
 
     /// Starts a proxy to the API server at this address.
-    pub(crate) async fn to(to: &str) -> Self {
-        let text = fs::read_to_string(config()).unwrap();
-        let (_, rest) = text.split_once("https://").unwrap();
-        let first = rest.split('"').next().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+    pub(crate) async fn to(address: &str) -> Self {
+        let proxy = Proxy::to(address).await;
         let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("config");
-        fs::write(&config, text.replace(first, &address.to_string())).unwrap();
-        let mut way = Self {
-            address,
-            to: to.to_owned(),
-            tasks: JoinSet::new(),
-            config,
+        let own = dir.path().join("config");
+        let text = fs::read_to_string(config()).unwrap();
+        let text = text.replace(&Self::known(), &proxy.address().to_string());
+        fs::write(&own, text).unwrap();
+        Self {
+            proxy,
+            config: own,
             _dir: dir,
-        };
-        way.carry(listener);
-        way
+        }
     }
 
-    fn carry(&mut self, listener: TcpListener) {
-        let to = self.to.clone();
-        self.tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((mut client, _)) = listener.accept().await {
-                let to = to.clone();
-                connections.spawn(async move {
-                    if let Ok(mut server) = TcpStream::connect(to).await {
-                        let _ = copy_bidirectional(&mut client, &mut server).await;
-                    }
-                });
-            }
-        });
+    /// The kubeconfig with the address of the proxy.
+    pub(crate) fn config(&self) -> &str {
+        self.config.to_str().unwrap()
     }
 
-    /// Ends all connections and refuses new ones.
-    pub(crate) async fn cut(&mut self) {
-        self.tasks.shutdown().await;
+    /// Ends all connections, including new ones.
+    pub(crate) fn cut(&self) {
+        self.proxy.be(Way::Cut);
     }
 
-    pub(crate) async fn open(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
-        self.carry(listener);
+    pub(crate) fn open(&self) {
+        self.proxy.be(Way::Open);
     }
 }

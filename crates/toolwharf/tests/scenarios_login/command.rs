@@ -1,7 +1,7 @@
 //! S01 and S02: `toolwharf login`, with and without a browser.
 
 use std::{
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -11,9 +11,9 @@ use testkit::{Browser, DEADLINE, Process, wait_for_some, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
-    common::cli::said,
+    common::{checks, cli::said},
     kept::{Kept, Running},
-    support::{NAME, World, call, command, state, text},
+    support::{LOGIN, NAME, World, call, command, login, state, text},
 };
 
 const SECRET: &str = "client-secret-4c1e90d7";
@@ -124,11 +124,8 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
     let link = std::fs::read_to_string(&page).unwrap();
     let link = link.split("/login/").nth(1).unwrap();
     let link = link.split('"').next().unwrap().to_owned();
-    without(
-        "a command line",
-        &command_lines(),
-        std::slice::from_ref(&link),
-    );
+    let secret = std::slice::from_ref(&link);
+    without("a command line", &command_lines(), secret);
     let chromium = Browser::open().await;
     chromium.go(&format!("file://{page}")).await;
     chromium.shows(&format!("Sign in to {NAME}")).await;
@@ -144,7 +141,7 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
     assert!(status.success(), "{}", login.stderr());
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
-    // The same link again.
+    // The link can be used only once.
     chromium.go(&format!("{}/login/{link}", running.url)).await;
     chromium.shows("This link has expired").await;
     pictures(&chromium, "gone").await;
@@ -175,23 +172,16 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
 
 #[tokio::test]
 async fn s02_a_code_is_typed_on_another_machine() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.serve().await;
-    state(&running, "needs_login").await;
+    let (world, _kept, running) = World::signed_out().await;
     let mut login = Process::spawn(command(&running, &["login", NAME, "--device"]));
-    let url = login
-        .announced(|line| {
-            let (url, _) = line
-                .strip_prefix("open ")?
-                .split_once(" and enter the code ")?;
-            Some(url.to_owned())
-        })
-        .await;
+    let url = login.announced(|line| {
+        let line = line.strip_prefix("open ")?;
+        let (url, _) = line.split_once(" and enter the code ")?;
+        Some(url.to_owned())
+    });
+    let url = url.await;
     let shown = world.issuer.browse(&url, "ann", false).await;
-    assert!(
-        shown["html"].as_str().unwrap().contains("id=\"done\""),
-        "{shown}"
-    );
+    checks::string(&shown["html"], &["id=\"done\""]);
     let status = login.ended(DEADLINE).await;
     assert!(status.success(), "{}", login.stderr());
     state(&running, "running").await;
@@ -200,9 +190,7 @@ async fn s02_a_code_is_typed_on_another_machine() {
 
 #[tokio::test]
 async fn s02_the_redirect_is_pasted() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.serve().await;
-    state(&running, "needs_login").await;
+    let (world, _kept, running) = World::signed_out().await;
     let mut login = command(&running, &["login", NAME, "--no-browser"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
@@ -220,20 +208,18 @@ async fn s02_the_redirect_is_pasted() {
     .await;
     let redirect = world.issuer.sign_in(&url, "ann").await;
     let mut stdin = login.stdin.take().unwrap();
-    stdin
-        .write_all(format!("{redirect}\n").as_bytes())
-        .await
-        .unwrap();
+    let line = format!("{redirect}\n");
+    stdin.write_all(line.as_bytes()).await.unwrap();
     let status = within("the end of the login", DEADLINE, login.wait()).await;
     assert!(status.unwrap().success());
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
     // The redirect is valid once.
-    let place = format!("/mcp/servers/{NAME}/login/finish");
     let again = json!({ "redirect": redirect });
-    let again = running.rest("POST", &place, again).await;
-    assert_eq!(again.status, 400, "{}", again.text());
-    assert!(again.text().contains("wrong_redirect"), "{}", again.text());
+    let again = running
+        .rest("POST", &format!("{LOGIN}/finish"), again)
+        .await;
+    checks::reply(&again, 400, &["wrong_redirect"]);
 }
 
 /// A user who denies access at the issuer sees that, and the server stays signed out.
@@ -241,16 +227,13 @@ async fn s02_the_redirect_is_pasted() {
 async fn s02_a_refusal_is_told() {
     let world = World::new(json!({})).await;
     let (_kept, running) = world.serve().await;
-    let place = format!("/mcp/servers/{NAME}/login");
-    let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
+    let begun = running.ok("POST", LOGIN, json!({ "way": "paste" })).await;
     let url = begun["authorize_url"].as_str().unwrap();
     let refused = world.issuer.browse(url, "ann", true).await;
     let redirect = json!({ "redirect": refused["location"] });
-    let answer = running
-        .rest("POST", &format!("{place}/finish"), redirect)
-        .await;
-    assert_eq!(answer.status, 409, "{}", answer.text());
-    assert!(answer.text().contains("login_denied"), "{}", answer.text());
-    let login = running.ok("GET", &place, Value::Null).await;
+    let finish = format!("{LOGIN}/finish");
+    let answer = running.rest("POST", &finish, redirect).await;
+    checks::reply(&answer, 409, &["login_denied"]);
+    let login = login(&running).await;
     assert_eq!(login["state"], "absent", "{login}");
 }

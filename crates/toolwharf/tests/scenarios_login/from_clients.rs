@@ -7,11 +7,13 @@ use testkit::{DEADLINE, Peer, peer};
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    common::{LEGACY, checks, says},
     kept::{Kept, Running},
-    support::{NAME, World, call, client, state, text, told},
+    support::{
+        NAME, World, call, client, enter, follow, link_in, needs_login, restarted, state, text,
+        told,
+    },
 };
-
-const LEGACY: &str = "2025-11-25";
 
 /// A gateway whose sign-in was revoked by the issuer: the server's tools are known, and a new sign-in is needed.
 async fn lost(world: &World) -> (Kept, Running) {
@@ -19,11 +21,7 @@ async fn lost(world: &World) -> (Kept, Running) {
     assert_eq!(text(&call(&running, "whoami").await), "ann");
     world.issuer.set(json!({ "refuse_refresh": true })).await;
     world.protected.revoke();
-    let refused = call(&running, "whoami").await;
-    assert_eq!(
-        refused["error"]["data"]["reason"], "needs_login",
-        "{refused}"
-    );
+    needs_login(&call(&running, "whoami").await["error"]);
     state(&running, "needs_login").await;
     (kept, running)
 }
@@ -33,7 +31,7 @@ async fn person(world: &Arc<World>, running: &Running, version: &str) -> Peer {
     let (world, tasks) = (world.clone(), TaskTracker::new());
     client(running, version, move |link| {
         let world = world.clone();
-        tasks.spawn(async move { world.follow(&link, "ben", "").await });
+        tasks.spawn(async move { follow(&world.issuer, &link, "ben", "").await });
     })
     .await
 }
@@ -71,9 +69,7 @@ async fn s03_a_legacy_client_is_asked_and_the_call_goes_on() {
 async fn s03_after_a_restart_the_tools_are_known() {
     let world = Arc::new(World::new(json!({})).await);
     let (kept, running) = lost(&world).await;
-    running.stop().await;
-    let running = kept.start().await;
-    state(&running, "needs_login").await;
+    let running = restarted(&kept, running, "needs_login").await;
     for version in [LEGACY, peer::MODERN] {
         let mut peer = person(&world, &running, version).await;
         let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
@@ -94,12 +90,10 @@ async fn s03_a_client_that_opens_no_urls_gets_the_link() {
         let mut peer = Peer::http(running.raw("/mcp"), version, forms).await;
         let refused = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
         let error = &refused.response["error"];
-        assert_eq!(error["data"]["reason"], "needs_login", "{refused:?}");
+        let link = link_in(error);
         assert!(refused.asked.is_empty(), "{refused:?}");
-        let link = error["data"]["url"].as_str().unwrap();
-        assert!(error["message"].as_str().unwrap().contains(link));
-        let page = world.follow(link, "ben", "").await;
-        assert_eq!(page.status, 200, "{}", page.text());
+        checks::string(&error["message"], &[link]);
+        enter(&world.issuer, link, "ben", "").await;
         let again = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
         assert_eq!(again.text(), "ben");
         world.protected.revoke();
@@ -118,9 +112,7 @@ async fn s03_a_person_may_decline() {
         let peer = Peer::http(running.raw("/mcp"), version, capabilities.clone()).await;
         let mut peer = peer.answering(|_, _| json!({ "action": "decline" }));
         let refused = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
-        let message = refused.response["error"]["message"].as_str().unwrap();
-        let part = "needs you to sign in: open http";
-        assert!(message.contains(part), "{refused:?}");
+        says(&refused.response, &["needs you to sign in: open http"]);
         assert_eq!(refused.asked, ["elicitation/create"]);
     }
     assert_eq!(told(&running).await["status"], "needs_login");

@@ -1,21 +1,17 @@
 //! S04: another person opens a link or returns with a redirect.
 
 use serde_json::json;
-use testkit::{Peer, RawClient, form_token, peer};
+use testkit::{Peer, form_token, peer};
 
 use crate::{
+    common::checks,
     kept::Running,
     persons::client,
-    support::{NAME, World, arrive, cookie, depart, key, login, open, paste, post, state},
+    support::{
+        self, LOGIN, NAME, World, arrive, cookie, depart, enter, key, link, link_in, login, open,
+        page, paste, post, state,
+    },
 };
-
-async fn link(running: &Running) -> String {
-    let place = format!("/mcp/servers/{NAME}/login");
-    let begun = running
-        .ok("POST", &place, json!({ "way": "browser" }))
-        .await;
-    begun["link"].as_str().unwrap().to_owned()
-}
 
 async fn sign_in_state(running: &Running) -> String {
     login(running).await["state"].as_str().unwrap().to_owned()
@@ -24,26 +20,22 @@ async fn sign_in_state(running: &Running) -> String {
 #[tokio::test]
 async fn s04_a_link_is_for_the_one_who_asked() {
     let world = World::new(json!({})).await;
-    let (_kept, running) = open(world.entry()).await;
+    let (_kept, running) = open(world.entry(), "").await;
     let link = link(&running).await;
-    let made = running
-        .ok("POST", "/keys", json!({ "name": "other" }))
-        .await;
+    let other = json!({ "name": "other" });
+    let made = running.ok("POST", "/keys", other).await;
     let other = made["token"].as_str().unwrap_or_else(|| panic!("{made}"));
-    let shown = RawClient::new(&link).get(&[]).await;
-    let shown = shown.collect(testkit::DEADLINE).await;
-    assert_eq!(shown.status, 200);
-    assert!(shown.text().contains("name=\"key\""), "{}", shown.text());
+    let shown = page(&link).await;
+    checks::reply(&shown, 200, &["name=\"key\""]);
     for form in ["", "key=", "key=nonsense", &format!("key={other}")] {
         let refused = depart(&link, form).await;
         assert_eq!(refused.status, 403, "{form}: {}", refused.text());
         assert!(refused.header("set-cookie").is_none());
-        assert!(!refused.text().contains(other), "{}", refused.text());
+        checks::lacks(refused.text(), &[other]);
     }
     assert_eq!(sign_in_state(&running).await, "absent");
     let form = format!("key={}", running.token);
-    let page = world.follow(&link, "ann", &form).await;
-    assert_eq!(page.status, 200, "{}", page.text());
+    enter(&world.issuer, &link, "ann", &form).await;
     state(&running, "running").await;
     assert_eq!(sign_in_state(&running).await, "signed_in");
 }
@@ -51,16 +43,11 @@ async fn s04_a_link_is_for_the_one_who_asked() {
 /// A page on another port cannot submit the form, because it cannot read the form's one-time token.
 #[tokio::test]
 async fn s04_a_form_is_sent_once_and_only_from_its_own_page() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.serve().await;
-    state(&running, "needs_login").await;
+    let (world, _kept, running) = World::signed_out().await;
     let link = link(&running).await;
-    let page = async |link: &str| {
-        let shown = RawClient::new(link).get(&[]).await;
-        shown.collect(testkit::DEADLINE).await.text()
-    };
-    let token = form_token(&page(&link).await).unwrap();
-    assert_ne!(form_token(&page(&link).await).unwrap(), token);
+    let token_of = async |link: &str| form_token(&page(link).await.text()).unwrap();
+    let token = token_of(&link).await;
+    assert_ne!(token_of(&link).await, token);
     for form in ["", "form=", "form=guess", "key=x"] {
         let refused = post(&link, form).await;
         assert_eq!(refused.status, 403, "{form}: {}", refused.text());
@@ -72,27 +59,20 @@ async fn s04_a_form_is_sent_once_and_only_from_its_own_page() {
     let departed = post(&link, &format!("form={token}")).await;
     assert_eq!(departed.status, 303, "{}", departed.text());
     // The link is used up as well. A used token is refused even for an unused link.
-    let (_kept, other) = open(world.entry()).await;
-    let link = self::link(&other).await;
-    let token = form_token(&page(&link).await).unwrap();
+    let (_kept, other) = open(world.entry(), "").await;
+    let link = support::link(&other).await;
+    let token = token_of(&link).await;
     let wrong = post(&link, &format!("key=nonsense&form={token}")).await;
-    assert!(wrong.text().contains("not the key of the client"));
+    checks::contains(wrong.text(), &["not the key of the client"]);
     let right = format!("key={}&form={token}", other.token);
     let replayed = post(&link, &right).await;
-    assert_eq!(replayed.status, 403, "{}", replayed.text());
-    assert!(
-        replayed.text().contains("sent before"),
-        "{}",
-        replayed.text()
-    );
+    checks::reply(&replayed, 403, &["sent before"]);
     assert!(replayed.header("location").is_none());
 }
 
 #[tokio::test]
 async fn s04_a_redirect_counts_once_and_in_one_browser() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.serve().await;
-    state(&running, "needs_login").await;
+    let (world, _kept, running) = World::signed_out().await;
     let link = link(&running).await;
     let departed = depart(&link, "").await;
     let url = departed.header("location").unwrap();
@@ -101,16 +81,16 @@ async fn s04_a_redirect_counts_once_and_in_one_browser() {
     // The link is used up.
     assert_eq!(depart(&link, "").await.status, 410);
     let redirect = world.issuer.sign_in(url, "ann").await;
-    // Another browser, and one with a different cookie.
+    // A browser without the cookie, or with a different one, is refused.
     for foreign in ["", "twh_login_x=y", &format!("{own}x")] {
         let refused = arrive(&redirect, foreign).await;
-        assert_eq!(refused.status, 400, "{}", refused.text());
-        assert!(refused.text().contains("wrong_redirect"));
+        checks::reply(&refused, 400, &["wrong_redirect"]);
     }
-    // The user who started it, pasting the redirect of a browser.
-    let place = format!("/mcp/servers/{NAME}/login/finish");
+    // The user who started the sign-in cannot paste the redirect of a browser.
     let pasted = json!({ "redirect": redirect });
-    let pasted = running.rest("POST", &place, pasted).await;
+    let pasted = running
+        .rest("POST", &format!("{LOGIN}/finish"), pasted)
+        .await;
     assert_eq!(pasted.status, 400, "{}", pasted.text());
     let (before, state_and_after) = redirect.split_once("state=").unwrap();
     let after = state_and_after.split_once('&').map_or("", |it| it.1);
@@ -128,24 +108,15 @@ async fn s04_a_redirect_counts_once_and_in_one_browser() {
 /// A redirect that names another issuer ends the sign-in (RFC 9207).
 #[tokio::test]
 async fn s04_a_redirect_of_another_issuer_is_refused() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.serve().await;
-    state(&running, "needs_login").await;
+    let (world, _kept, running) = World::signed_out().await;
     let departed = depart(&link(&running).await, "").await;
-    let redirect = world
-        .issuer
-        .sign_in(departed.header("location").unwrap(), "ann")
-        .await;
+    let url = departed.header("location").unwrap();
+    let redirect = world.issuer.sign_in(url, "ann").await;
     let (before, _) = redirect.split_once("iss=").unwrap();
     let lie = format!("{before}iss=https%3A%2F%2Fevil.example%2F%3Cscript%3E");
     let refused = arrive(&lie, &cookie(&departed)).await;
-    assert_eq!(refused.status, 400);
-    assert!(
-        refused.text().contains("evil.example"),
-        "{}",
-        refused.text()
-    );
-    assert!(!refused.text().contains("<script>"), "{}", refused.text());
+    checks::reply(&refused, 400, &["evil.example"]);
+    checks::lacks(refused.text(), &["<script>"]);
     assert_eq!(sign_in_state(&running).await, "absent");
 }
 
@@ -153,7 +124,7 @@ async fn s04_a_redirect_of_another_issuer_is_refused() {
 #[tokio::test]
 async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
     let world = World::new(json!({})).await;
-    let (_kept, running) = open(world.entry()).await;
+    let (_kept, running) = open(world.entry(), "").await;
     running.ok("PUT", "/projects/p", json!({})).await;
     let place = format!("/mcp/servers/{NAME}?project=p");
     running.ok("PUT", &place, world.entry()).await;
@@ -166,8 +137,7 @@ async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
         peer.request("tools/list", json!({})).await;
         world.protected.change(|rules| rules.refuse = true);
         let refused = peer.tool(&whoami, json!({})).await;
-        let link = refused.response["error"]["data"]["url"].as_str();
-        let link = link.unwrap_or_else(|| panic!("{refused:?}"));
+        let link = link_in(&refused.response["error"]);
         let departed = depart(link, &format!("key={key}")).await;
         assert_eq!(departed.status, status, "{role}: {}", departed.text());
     }

@@ -5,10 +5,13 @@ use testkit::{DEADLINE, Issuer, at_once, protected, wait_for};
 use tokio::time::Instant;
 
 use crate::{
-    common::cli::said,
+    common::{checks, cli::said},
     kept::{Kept, Running},
     persons,
-    support::{NAME, World, arrive, call, command, cookie, depart, key, login, paste, state, text},
+    support::{
+        NAME, World, arrive, call, command, cookie, depart, enter, key, link_in, login,
+        needs_login, paste, restarted, sign_in, state, text,
+    },
 };
 
 /// Asserts that a server still works.
@@ -25,7 +28,7 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     let kept = Kept::sqlite().await;
     kept.servers(json!({ NAME: world.entry(), "other": other.entry() }));
     let running = kept.start().await;
-    world.sign_in(&running, "ann").await;
+    sign_in(&world.issuer, &running, "ann").await;
     paste(&other.issuer, &running, "other", "", "ben").await;
     wait_for("the other server", DEADLINE, async || {
         running.ok("GET", "/mcp/servers/other", Value::Null).await["status"] == "running"
@@ -37,30 +40,23 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     world.protected.revoke();
     let start = Instant::now();
     let refused = call(&running, "whoami").await;
-    let link = refused["error"]["data"]["url"].as_str();
-    let link = link.unwrap_or_else(|| panic!("{refused}"));
+    let link = link_in(&refused["error"]);
     assert!(link.starts_with(&running.url), "{refused}");
     state(&running, "needs_login").await;
     for _ in 0..20 {
-        let refused = call(&running, "whoami").await;
-        assert_eq!(
-            refused["error"]["data"]["reason"], "needs_login",
-            "{refused}"
-        );
+        needs_login(&call(&running, "whoami").await["error"]);
     }
     at_once("a call without a sign-in", start);
     works(&running, "other", "ben").await;
 
-    let listed = said(command(&running, &["ls", "-o", "json"]), "")
-        .await
-        .json();
+    let listed = command(&running, &["ls", "-o", "json"]);
+    let listed = said(listed, "").await.json();
     let rows = listed.as_array().cloned();
     let rows = rows.unwrap_or_else(|| listed["servers"].as_array().unwrap().clone());
     let row = rows.iter().find(|row| row["name"] == NAME).unwrap();
     assert_eq!(row["status"], "needs_login", "{row}");
     let shown = said(command(&running, &["get", NAME]), "").await.code(0);
-    assert!(shown.out.contains("needs_login"), "{shown:?}");
-    assert!(shown.out.contains("toolwharf login files"), "{shown:?}");
+    checks::contains(&shown.out, &["needs_login", "toolwharf login files"]);
     let metrics = running.raw("/metrics").get(&[]).await;
     let metrics = metrics.collect(DEADLINE).await.text();
     for line in [
@@ -79,8 +75,7 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     assert_eq!(of("other")["state"], "signed_in");
 
     world.issuer.set(json!({ "refuse_refresh": false })).await;
-    let page = world.follow(link, "cid", "").await;
-    assert_eq!(page.status, 200, "{}", page.text());
+    enter(&world.issuer, link, "cid", "").await;
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "cid");
 }
@@ -88,8 +83,7 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
 /// An expired sign-in stays expired after a restart of the gateway, and the issuer is not asked again.
 #[tokio::test]
 async fn s07_a_refusal_is_remembered() {
-    let world = World::new(json!({})).await;
-    let (kept, running) = world.signed_in("ann").await;
+    let (world, kept, running) = World::entered("ann", json!({})).await;
     world.issuer.set(json!({ "refuse_refresh": true })).await;
     world.protected.revoke();
     call(&running, "whoami").await;
@@ -104,13 +98,10 @@ async fn s07_a_refusal_is_remembered() {
 /// An unreachable issuer does not sign users out: the call fails, and works again when the issuer is back.
 #[tokio::test]
 async fn s07_an_issuer_that_is_away_signs_nobody_out() {
-    let world = World::new(json!({})).await;
-    let (kept, running) = world.signed_in("ann").await;
-    // A token that is refused immediately after it was issued counts as invalid. This one is older than the gateway
-    // process.
-    running.stop().await;
-    let running = kept.start().await;
-    state(&running, "running").await;
+    let (world, kept, running) = World::entered("ann", json!({})).await;
+    // A token that is refused immediately after it was issued counts as invalid. After the restart, the token is older
+    // than the gateway process.
+    let running = restarted(&kept, running, "running").await;
     for fault in [
         json!({ "down": true }),
         json!({ "answers": { "/token": { "status": 503, "headers": { "content-type": "text/html" }, "body": "<h1>Busy</h1>" } } }),
@@ -123,7 +114,7 @@ async fn s07_an_issuer_that_is_away_signs_nobody_out() {
         let refused = call(&running, "whoami").await;
         let said = refused.to_string();
         assert!(refused["error"].is_object(), "{fault}: {said}");
-        assert!(!said.contains("<h1>"), "{said}");
+        checks::lacks(&said, &["<h1>"]);
         let login = login(&running).await;
         assert_eq!(login["state"], "signed_in", "{fault}: {said}");
         let back = json!({ "down": false, "answers": {} });
@@ -146,11 +137,7 @@ async fn s07_a_clock_that_is_five_minutes_off() {
     world.protected.revoke();
     let asked = world.issuer.count("token").await;
     for _ in 0..5 {
-        let refused = call(&running, "whoami").await;
-        assert_eq!(
-            refused["error"]["data"]["reason"], "needs_login",
-            "{refused}"
-        );
+        needs_login(&call(&running, "whoami").await["error"]);
     }
     assert!(world.issuer.count("token").await <= asked + 1);
     // The error concerns these calls only: they work as soon as the clock is right.
@@ -160,19 +147,15 @@ async fn s07_a_clock_that_is_five_minutes_off() {
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
-/// The server suddenly names another issuer: the new issuer sees nothing of the old one.
+/// If the server suddenly names another issuer, the new issuer receives nothing that belongs to the old issuer.
 #[tokio::test]
 async fn s07_a_server_that_has_moved_to_another_issuer() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.signed_in("ann").await;
+    let (world, _kept, running) = World::entered("ann", json!({})).await;
     let other = Issuer::start(json!({ "scopes": protected::SCOPES })).await;
-    world
-        .protected
-        .change(|rules| other.url().clone_into(&mut rules.issuer));
+    let new = other.url().to_owned();
+    world.protected.change(|rules| rules.issuer = new);
     let refused = call(&running, "whoami").await;
-    let link = refused["error"]["data"]["url"].as_str();
-    let link = link.unwrap_or_else(|| panic!("{refused}"));
-    let departed = depart(link, "").await;
+    let departed = depart(link_in(&refused["error"]), "").await;
     let url = departed.header("location").unwrap();
     assert!(url.starts_with(other.url()), "{url}");
     let redirect = other.sign_in(url, "ben").await;
@@ -202,15 +185,12 @@ async fn s07_a_project_reaches_no_private_issuer() {
     let made = ask(http::Method::PUT, "", world.entry()).await;
     let way = json!({ "way": "paste" });
     let begun = ask(http::Method::POST, "/login", way).await;
-    assert!(
-        begun.status.is_client_error() || begun.status.is_server_error(),
-        "{}",
-        begun.text()
-    );
-    assert!(!begun.text().contains("authorize_url"), "{}", begun.text());
+    let is_refused = begun.status.is_client_error() || begun.status.is_server_error();
+    assert!(is_refused, "{}", begun.text());
+    checks::lacks(begun.text(), &["authorize_url"]);
     assert_eq!(world.protected.refused(), 0, "{}", made.text());
     assert_eq!(world.issuer.count("discovery").await, 0);
     assert_eq!(world.issuer.count("registration").await, 0);
     assert!(made.status.is_success(), "{}", made.text());
-    assert!(begun.text().contains("public"), "{}", begun.text());
+    checks::contains(begun.text(), &["public"]);
 }

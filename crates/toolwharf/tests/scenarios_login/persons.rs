@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 use testkit::{Issuer, Peer, RawClient, peer};
 
 use crate::{
-    kept::Running,
-    support::{NAME, World, key, open, state},
+    common::checks,
+    kept::{Kept, Running},
+    support::{LOGIN, World, key, link_in, needs_login, open, outcome, state},
 };
 
 /// A person with a personal key.
@@ -23,10 +24,9 @@ impl Person {
     }
 
     async fn rest(&self, running: &Running, below: &str, body: Value) -> testkit::Reply {
-        let path = format!("/api/v1/mcp/servers/{NAME}/login{below}");
-        client(running, &path, &self.key)
-            .post(body.to_string())
-            .await
+        let path = format!("/api/v1{LOGIN}{below}");
+        let client = client(running, &path, &self.key);
+        client.post(body.to_string()).await
     }
 
     pub(crate) async fn sign_in(&self, issuer: &Issuer, running: &Running, account: &str) {
@@ -39,20 +39,29 @@ impl Person {
         assert_eq!(done.status, 204, "{}", done.text());
     }
 
+    pub(crate) async fn sign_out(&self, running: &Running) {
+        let path = format!("/api/v1{LOGIN}");
+        let out = client(running, &path, &self.key).delete(&[]).await;
+        assert_eq!(out.status, 204, "{}", out.text());
+    }
+
     /// Returns the account whose token the server sees in a call.
     async fn whoami(&mut self) -> Result<String, Value> {
-        let outcome = self.peer.tool("whoami", json!({})).await;
-        match outcome.response["error"].clone() {
-            Value::Null => Ok(outcome.text().to_owned()),
-            error => Err(error),
-        }
+        outcome(&self.peer.tool("whoami", json!({})).await.response)
     }
 }
 
 pub(crate) fn client(running: &Running, path: &str, key: &str) -> RawClient {
-    running
-        .raw(path)
-        .with("authorization", &format!("Bearer {key}"))
+    let bearer = format!("Bearer {key}");
+    running.raw(path).with("authorization", &bearer)
+}
+
+/// A gateway whose server takes part in the project `p`, in which each person signs in.
+pub(crate) async fn of_project(mut entry: Value, settings: &str) -> (Kept, Running) {
+    entry["toolwharf"] = json!({ "projects": ["p"] });
+    let (kept, running) = open(entry, settings).await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    (kept, running)
 }
 
 /// Each call carries its caller's token, in both eras. A caller without a token is asked to sign in, even if others are
@@ -62,9 +71,7 @@ async fn s05_each_call_carries_its_callers_token() {
     let world = World::new(json!({})).await;
     let mut entry = world.entry();
     entry["login"] = json!("user");
-    entry["toolwharf"] = json!({ "projects": ["p"] });
-    let (_kept, running) = open(entry).await;
-    running.ok("PUT", "/projects/p", json!({})).await;
+    let (_kept, running) = of_project(entry, "").await;
     let mut ann = Person::new(&running, peer::MODERN).await;
     let mut bob = Person::new(&running, "2025-11-25").await;
     ann.sign_in(&world.issuer, &running, "ann").await;
@@ -73,24 +80,17 @@ async fn s05_each_call_carries_its_callers_token() {
     assert_eq!(ann.whoami().await.unwrap(), "ann");
     // The tools are known by now from another person's sign-in, which is not used for Bob.
     let refused = bob.whoami().await.unwrap_err();
-    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
-    assert!(refused["data"]["url"].as_str().unwrap().contains("/login/"));
+    checks::contains(link_in(&refused), &["/login/"]);
     bob.sign_in(&world.issuer, &running, "bob").await;
     for _ in 0..3 {
         let (a, b) = tokio::join!(ann.whoami(), bob.whoami());
-        assert_eq!(
-            (a.unwrap(), b.unwrap()),
-            ("ann".to_owned(), "bob".to_owned())
-        );
+        assert_eq!([a.unwrap(), b.unwrap()], ["ann", "bob"]);
     }
 
-    // After signing in with another account, nothing of the first account is left.
+    // When Bob signs in with another account, nothing of the first account is left.
     bob.sign_in(&world.issuer, &running, "eve").await;
     assert_eq!(bob.whoami().await.unwrap(), "eve");
-    let path = format!("/api/v1/mcp/servers/{NAME}/login");
-    let out = client(&running, &path, &bob.key).delete(&[]).await;
-    assert_eq!(out.status, 204, "{}", out.text());
-    let refused = bob.whoami().await.unwrap_err();
-    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    bob.sign_out(&running).await;
+    needs_login(&bob.whoami().await.unwrap_err());
     assert_eq!(ann.whoami().await.unwrap(), "ann");
 }

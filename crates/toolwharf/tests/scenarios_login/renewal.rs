@@ -5,8 +5,11 @@ use testkit::{postgres::Database, soak, wait_for};
 use tokio::task::JoinSet;
 
 use crate::{
+    common::rpc,
     kept::{Kept, Running},
-    support::{LEASE_DEADLINE, NAME, World, call, login, state, text, told},
+    support::{
+        LEASE_DEADLINE, LOGIN, NAME, World, call, login, restarted, sign_in, state, text, told,
+    },
 };
 
 /// Waits until the access token has expired. The next one lasts an hour.
@@ -21,7 +24,7 @@ async fn ended(world: &World, running: &Running) {
     world.issuer.set(json!({ "lifetime": 3600 })).await;
 }
 
-/// Many parallel calls through these gateways. All must succeed, with a single token refresh.
+/// Makes many parallel calls through these gateways. All must succeed, with a single token refresh.
 async fn burst(world: &World, through: &[&Running]) {
     let many = if soak() { 1000 } else { 100 };
     let refreshes = world.issuer.count("token:refresh_token").await;
@@ -29,24 +32,10 @@ async fn burst(world: &World, through: &[&Running]) {
     for at in 0..many {
         let client = through[at % through.len()].raw("/mcp");
         calls.spawn(async move {
-            let meta = json!({
-                "io.modelcontextprotocol/protocolVersion": testkit::peer::MODERN,
-                "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
-                "io.modelcontextprotocol/clientCapabilities": {},
-            });
             let name = format!("{NAME}__whoami");
-            let params = json!({ "name": name, "arguments": {}, "_meta": meta });
-            let body =
-                json!({ "jsonrpc": "2.0", "id": at, "method": "tools/call", "params": params });
-            let headers = [
-                ("mcp-protocol-version", testkit::peer::MODERN),
-                ("mcp-method", "tools/call"),
-                ("mcp-name", &name),
-            ];
-            client
-                .post_with(&headers, body.to_string())
-                .await
-                .response()
+            let body = rpc::modern_call(at, &name, json!({})).to_string();
+            let reply = client.post_with(&rpc::call_headers(&name), body).await;
+            reply.response()
         });
     }
     for response in calls.join_all().await {
@@ -68,13 +57,11 @@ async fn s06_many_calls_over_an_expired_token_make_one_refresh() {
     settings(&kept);
     kept.servers(json!({ NAME: world.entry() }));
     let running = kept.start().await;
-    world.sign_in(&running, "ann").await;
+    sign_in(&world.issuer, &running, "ann").await;
     ended(&world, &running).await;
     burst(&world, &[&running]).await;
     // The rotated refresh token was stored.
-    running.stop().await;
-    let running = kept.start().await;
-    state(&running, "running").await;
+    let running = restarted(&kept, running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
@@ -97,40 +84,37 @@ async fn two_gateways(world: &World, database: &Database) -> Vec<(Kept, Running)
     both
 }
 
-/// A sign-in or sign-out at one replica applies to all.
+/// A sign-in or sign-out at one replica applies to all replicas.
 #[tokio::test]
 async fn d05_a_sign_in_is_everywhere() {
     let (world, database) = (World::new(json!({})).await, Database::create().await);
     let both = two_gateways(&world, &database).await;
     let (one, two) = (&both[0].1, &both[1].1);
     state(two, "needs_login").await;
-    world.sign_in(one, "ann").await;
+    sign_in(&world.issuer, one, "ann").await;
     state(two, "running").await;
     assert_eq!(text(&call(two, "whoami").await), "ann");
-    let place = format!("/mcp/servers/{NAME}/login");
-    one.rest("DELETE", &place, Value::Null).await;
+    one.rest("DELETE", LOGIN, Value::Null).await;
     state(two, "needs_login").await;
 }
 
 #[tokio::test]
 async fn s06_two_gateways_on_one_database_make_one_refresh() {
-    let (world, database) = (
-        World::new(json!({ "lifetime": 3 })).await,
-        Database::create().await,
-    );
+    let world = World::new(json!({ "lifetime": 3 })).await;
+    let database = Database::create().await;
     let both = two_gateways(&world, &database).await;
     let (one, two) = (&both[0].1, &both[1].1);
-    world.sign_in(one, "ann").await;
+    sign_in(&world.issuer, one, "ann").await;
     state(two, "running").await;
     ended(&world, one).await;
     burst(&world, &[one, two]).await;
 }
 
-/// Kills the product while the issuer processes the refresh token, which is then used up if `rotate`. Returns the
-/// server's state afterwards.
+/// Kills the product while the issuer processes the refresh token. If `rotate` is true, the token is then used up.
+/// Returns the server's state afterwards.
 async fn killed(rotate: bool) -> (World, Kept, Running, String) {
-    let world = World::new(json!({ "lifetime": 3, "rotate": rotate })).await;
-    let (kept, running) = world.signed_in("ann").await;
+    let options = json!({ "lifetime": 3, "rotate": rotate });
+    let (world, kept, running) = World::entered("ann", options).await;
     ended(&world, &running).await;
     let refreshes = world.issuer.count("token:refresh_token").await;
     world.issuer.set(json!({ "hold_ms": 60_000 })).await;
@@ -169,7 +153,7 @@ async fn s06_a_kill_during_a_refresh_keeps_the_sign_in_if_it_can_be_kept() {
 async fn s06_a_kill_during_a_rotation_asks_for_a_sign_in() {
     let (world, _kept, running, found) = killed(true).await;
     assert_eq!(found, "needs_login");
-    world.sign_in(&running, "ann").await;
+    sign_in(&world.issuer, &running, "ann").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
@@ -181,16 +165,13 @@ async fn s06_a_token_that_is_bound_to_a_key_is_renewed() {
     let (kept, running) = world.signed_in("ann").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
     ended(&world, &running).await;
-    running.stop().await;
-    let running = kept.start().await;
-    state(&running, "running").await;
+    let running = restarted(&kept, running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
     assert!(world.issuer.count("token:refresh_token").await > 0);
     let stolen = world.protected.tokens().pop().unwrap();
     let client = testkit::RawClient::new(world.protected.url());
     let client = client.with("authorization", &format!("DPoP {stolen}"));
-    let refused = client
-        .post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
-        .await;
+    let ping = rpc::message(1, "ping", json!({}));
+    let refused = client.post(ping.to_string()).await;
     assert_eq!(refused.status, 401);
 }

@@ -10,7 +10,10 @@ use serde_json::json;
 use testkit::peer;
 use tokio_util::task::TaskTracker;
 
-use crate::support::{NAME, World, call, client, login, text};
+use crate::{
+    common::{checks, says},
+    support::{NAME, World, call, client, enter, follow, link_in, login, text},
+};
 
 #[tokio::test]
 async fn s08_one_sign_in_for_all_scopes() {
@@ -21,7 +24,7 @@ async fn s08_one_sign_in_for_all_scopes() {
     let mut peer = client(&running, peer::MODERN, move |link| {
         links.lock().unwrap().push(link.clone());
         let world = browser.clone();
-        tasks.spawn(async move { world.follow(&link, "ann", "").await });
+        tasks.spawn(async move { follow(&world.issuer, &link, "ann", "").await });
     })
     .await;
     let whoami = format!("{NAME}__whoami");
@@ -43,39 +46,29 @@ async fn s08_one_sign_in_for_all_scopes() {
 
 #[tokio::test]
 async fn s08_at_most_three_times() {
-    let world = World::new(json!({ "withheld": ["files:write"] })).await;
-    let (_kept, running) = world.signed_in("ann").await;
-    for round in 0..3 {
+    let withheld = json!({ "withheld": ["files:write"] });
+    let (world, _kept, running) = World::entered("ann", withheld).await;
+    for _ in 0..3 {
         let refused = call(&running, "admin").await;
-        let error = &refused["error"];
-        assert_eq!(error["data"]["reason"], "needs_login", "{round}: {refused}");
-        let link = error["data"]["url"].as_str().unwrap();
-        let page = world.follow(link, "ann", "").await;
-        assert_eq!(page.status, 200, "{}", page.text());
+        enter(&world.issuer, link_in(&refused["error"]), "ann", "").await;
     }
     let refused = call(&running, "admin").await;
     assert_eq!(refused["error"]["data"]["url"], json!(null), "{refused}");
-    let message = refused["error"]["message"].as_str().unwrap();
-    assert!(message.contains("files:write"), "{message}");
+    says(&refused, &["files:write"]);
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
 /// Many calls that lack the same scopes cause a single step-up, and all succeed after it.
 #[tokio::test]
 async fn s08_many_calls_at_once_are_one_step() {
-    let world = World::new(json!({})).await;
-    let (_kept, running) = world.signed_in("ann").await;
+    let (world, _kept, running) = World::entered("ann", json!({})).await;
     let calls = (0..10).map(|_| call(&running, "admin"));
     let refused = join_all(calls).await;
-    let links: BTreeSet<_> = refused
-        .iter()
-        .map(|refused| refused["error"]["data"]["url"].as_str())
-        .collect();
-    let link = links.first().copied().flatten();
+    let links = refused.iter().map(|refused| link_in(&refused["error"]));
+    let links: BTreeSet<&str> = links.collect();
     assert_eq!(links.len(), 1, "{refused:?}");
-    let page = world.follow(link.unwrap(), "ann", "").await;
-    assert_eq!(page.status, 200, "{}", page.text());
+    enter(&world.issuer, links.first().unwrap(), "ann", "").await;
     for answer in join_all((0..10).map(|_| call(&running, "admin"))).await {
-        assert!(text(&answer).contains("files:write"), "{answer}");
+        checks::contains(text(&answer), &["files:write"]);
     }
 }

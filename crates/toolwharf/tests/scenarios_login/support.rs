@@ -11,13 +11,15 @@ use testkit::{
 use tokio::process::Command;
 
 use crate::{
-    common::cli::toolwharf,
+    common::{checks, cli::toolwharf},
     kept::{Kept, Running},
 };
 
 /// The protected server's name.
 pub(crate) const NAME: &str = "files";
-/// Longer than a dead process can hold the lease of a sign-in.
+/// The API path of the sign-in to the protected server.
+pub(crate) const LOGIN: &str = "/mcp/servers/files/login";
+/// A deadline that is longer than a dead process can hold the lease of a sign-in.
 pub(crate) const LEASE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// An issuer, and a server that accepts its tokens.
@@ -47,22 +49,60 @@ impl World {
         (kept, running)
     }
 
+    /// A world with a gateway that needs a sign-in.
+    pub(crate) async fn signed_out() -> (Self, Kept, Running) {
+        let world = Self::new(json!({})).await;
+        let (kept, running) = world.serve().await;
+        state(&running, "needs_login").await;
+        (world, kept, running)
+    }
+
+    /// A world with a gateway, with a sign-in as this account.
+    pub(crate) async fn entered(account: &str, options: Value) -> (Self, Kept, Running) {
+        let world = Self::new(options).await;
+        let (kept, running) = world.signed_in(account).await;
+        (world, kept, running)
+    }
+
     /// Starts a gateway and signs in.
     pub(crate) async fn signed_in(&self, account: &str) -> (Kept, Running) {
         let (kept, running) = self.serve().await;
-        self.sign_in(&running, account).await;
+        sign_in(&self.issuer, &running, account).await;
         (kept, running)
     }
+}
 
-    /// Signs in as the administrator without a browser, and waits until the server is running.
-    pub(crate) async fn sign_in(&self, running: &Running, account: &str) {
-        sign_in(&self.issuer, running, account).await;
-    }
+/// Follows a link, which must end with a sign-in as `account`.
+pub(crate) async fn enter(issuer: &Issuer, link: &str, account: &str, form: &str) {
+    checks::reply(&follow(issuer, link, account, form).await, 200, &[]);
+}
 
-    /// Follows a link as a browser does, signs in as `account`, and returns the final page.
-    pub(crate) async fn follow(&self, link: &str, account: &str, form: &str) -> Reply {
-        follow(&self.issuer, link, account, form).await
-    }
+/// Restarts the gateway, and waits until the server is in this state.
+pub(crate) async fn restarted(kept: &Kept, running: Running, wanted: &str) -> Running {
+    running.stop().await;
+    let running = kept.start().await;
+    state(&running, wanted).await;
+    running
+}
+
+/// Asserts that a call was refused because a sign-in is needed.
+#[track_caller]
+pub(crate) fn needs_login(error: &Value) {
+    assert_eq!(error["data"]["reason"], "needs_login", "{error}");
+}
+
+/// Like [`needs_login`]. Returns the link to the sign-in.
+#[track_caller]
+pub(crate) fn link_in(error: &Value) -> &str {
+    needs_login(error);
+    let link = error["data"]["url"].as_str();
+    link.unwrap_or_else(|| panic!("no link: {error}"))
+}
+
+/// Begins a sign-in at a browser. Returns its link.
+pub(crate) async fn link(running: &Running) -> String {
+    let begun = running.ok("POST", LOGIN, json!({ "way": "browser" })).await;
+    begun["link"].as_str().unwrap().to_owned()
 }
 
 /// Signs in as the administrator without a browser, and waits until the server is running.
@@ -92,8 +132,7 @@ pub(crate) async fn paste(
 
 /// Returns the sign-in to the server from the REST API.
 pub(crate) async fn login(running: &Running) -> Value {
-    let path = format!("/mcp/servers/{NAME}/login");
-    running.ok("GET", &path, Value::Null).await
+    running.ok("GET", LOGIN, Value::Null).await
 }
 
 /// Creates a key of project `p`.
@@ -117,9 +156,14 @@ pub(crate) async fn follow(issuer: &Issuer, link: &str, account: &str, form: &st
     page
 }
 
+/// Opens a link.
+pub(crate) async fn page(link: &str) -> Reply {
+    RawClient::new(link).get(&[]).await.collect(DEADLINE).await
+}
+
 /// Presses the button on a link's page.
 pub(crate) async fn depart(link: &str, form: &str) -> Reply {
-    let shown = RawClient::new(link).get(&[]).await.collect(DEADLINE).await;
+    let shown = page(link).await;
     let token = form_token(&shown.text()).unwrap_or_default();
     post(link, &format!("{form}&form={token}")).await
 }
@@ -181,6 +225,14 @@ pub(crate) fn text(response: &Value) -> &str {
     text.unwrap_or_else(|| panic!("{response}"))
 }
 
+/// Returns the text of a call's result, or its error.
+pub(crate) fn outcome(response: &Value) -> Result<String, Value> {
+    match &response["error"] {
+        Value::Null => Ok(text(response).to_owned()),
+        error => Err(error.clone()),
+    }
+}
+
 /// A client that passes URLs to `open`.
 pub(crate) async fn client(
     running: &Running,
@@ -201,12 +253,7 @@ pub(crate) async fn client(
 }
 
 /// A gateway that listens on all addresses, so that every client needs a key.
-pub(crate) async fn open(entry: Value) -> (Kept, Running) {
-    open_with(entry, "").await
-}
-
-/// The same, with settings.
-pub(crate) async fn open_with(entry: Value, settings: &str) -> (Kept, Running) {
+pub(crate) async fn open(entry: Value, settings: &str) -> (Kept, Running) {
     let kept = Kept::sqlite().await;
     kept.settings(settings);
     kept.servers(json!({ NAME: entry }));

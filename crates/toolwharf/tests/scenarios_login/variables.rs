@@ -5,13 +5,16 @@ use std::collections::BTreeSet;
 use hex::encode;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use testkit::{Bin, DEADLINE, Issuer, Peer, RawClient, peer, protected, wait_for};
+use testkit::{Bin, DEADLINE, Issuer, Peer, RawClient, Reply, peer, protected, wait_for};
 
 use crate::{
     command::{no_page_with, stop_without},
+    common::checks,
     kept::{Kept, Running},
-    persons::{Person, client},
-    support::{NAME, call, follow, open_with, paste, sign_in, state, text, told},
+    persons::{Person, client, of_project},
+    support::{
+        LOGIN, NAME, call, enter, link_in, needs_login, outcome, paste, sign_in, state, text, told,
+    },
 };
 
 /// A server that can return the digest of a variable.
@@ -30,15 +33,20 @@ async fn issuer(mut options: Value) -> Issuer {
     Issuer::start(options).await
 }
 
+/// Asks the issuer whose access token this is.
+async fn userinfo(issuer: &Issuer, token: &str) -> Reply {
+    let client = RawClient::new(&format!("{}/me", issuer.url()));
+    let client = client.with("authorization", &format!("Bearer {token}"));
+    client.get(&[]).await.collect(DEADLINE).await
+}
+
 /// Returns the account whose access token has this digest.
 async fn whose(issuer: &Issuer, digest: &str) -> String {
     let secrets = issuer.secrets().await;
     let is_it = |secret: &&String| encode(Sha256::digest(secret)) == digest;
     let token = secrets.iter().find(is_it);
     let token = token.unwrap_or_else(|| panic!("{digest} matches no token of the issuer"));
-    let userinfo = RawClient::new(&format!("{}/me", issuer.url()));
-    let answer = userinfo.with("authorization", &format!("Bearer {token}"));
-    let answer = answer.get(&[]).await.collect(DEADLINE).await;
+    let answer = userinfo(issuer, token).await;
     let known: Value = serde_json::from_slice(&answer.body).unwrap();
     known["sub"].as_str().unwrap().to_owned()
 }
@@ -46,31 +54,20 @@ async fn whose(issuer: &Issuer, digest: &str) -> String {
 /// Returns the digest of the token that the administrator's call uses.
 async fn digest(running: &Running) -> Result<String, Value> {
     let params = json!({ "name": format!("{NAME}__digest"), "arguments": { "name": "ACCESS" } });
-    let response = running.mcp("", "tools/call", params).await.response();
-    match response["error"].clone() {
-        Value::Null => Ok(text(&response).to_owned()),
-        error => Err(error),
-    }
+    outcome(&running.mcp("", "tools/call", params).await.response())
 }
 
 impl Person {
     async fn digest(&mut self) -> Result<String, Value> {
         let arguments = json!({ "name": "ACCESS" });
-        let outcome = self.peer.tool("digest", arguments).await;
-        match outcome.response["error"].clone() {
-            Value::Null => Ok(outcome.text().to_owned()),
-            error => Err(error),
-        }
+        outcome(&self.peer.tool("digest", arguments).await.response)
     }
 }
 
 #[tokio::test]
 async fn s05_each_caller_has_a_process_with_a_token_of_their_own() {
     let issuer = issuer(json!({})).await;
-    let mut entry = entry();
-    entry["toolwharf"] = json!({ "projects": ["p"] });
-    let (_kept, running) = open_with(entry, &settings(&issuer, "user")).await;
-    running.ok("PUT", "/projects/p", json!({})).await;
+    let (_kept, running) = of_project(entry(), &settings(&issuer, "user")).await;
     let mut ann = Person::new(&running, peer::MODERN).await;
     let mut bob = Person::new(&running, "2025-11-25").await;
     ann.sign_in(&issuer, &running, "ann").await;
@@ -78,27 +75,22 @@ async fn s05_each_caller_has_a_process_with_a_token_of_their_own() {
     assert_eq!(whose(&issuer, &ann.digest().await.unwrap()).await, "ann");
     // The tools are known by now from another person's sign-in, which is not used for Bob.
     let refused = bob.digest().await.unwrap_err();
-    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
-    let link = refused["data"]["url"].as_str().unwrap().to_owned();
-    let page = follow(&issuer, &link, "bob", &format!("key={}", bob.key)).await;
-    assert_eq!(page.status, 200, "{}", page.text());
+    let form = format!("key={}", bob.key);
+    enter(&issuer, link_in(&refused), "bob", &form).await;
     for _ in 0..3 {
         let (a, b) = tokio::join!(ann.digest(), bob.digest());
         assert_eq!(whose(&issuer, &a.unwrap()).await, "ann");
         assert_eq!(whose(&issuer, &b.unwrap()).await, "bob");
     }
-    // After signing in with another account, the first account's process is ended.
+    // When Bob signs in with another account, the first account's process is ended.
     let pid = bob.peer.tool("pid", json!({})).await.text().to_owned();
     bob.sign_in(&issuer, &running, "eve").await;
     assert_eq!(whose(&issuer, &bob.digest().await.unwrap()).await, "eve");
     gone(&pid).await;
     let pid = bob.peer.tool("pid", json!({})).await.text().to_owned();
-    let path = format!("/api/v1/mcp/servers/{NAME}/login");
-    let out = client(&running, &path, &bob.key).delete(&[]).await;
-    assert_eq!(out.status, 204, "{}", out.text());
+    bob.sign_out(&running).await;
     gone(&pid).await;
-    let refused = bob.digest().await.unwrap_err();
-    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    needs_login(&bob.digest().await.unwrap_err());
     assert_eq!(whose(&issuer, &ann.digest().await.unwrap()).await, "ann");
 }
 
@@ -109,13 +101,8 @@ async fn gone(pid: &str) {
     .await;
 }
 
-/// A gateway with a shared sign-in.
-async fn shared(issuer: &Issuer, entry: Value) -> (Kept, Running) {
-    shared_with(issuer, entry, "").await
-}
-
-/// The same, with more settings.
-async fn shared_with(issuer: &Issuer, entry: Value, more: &str) -> (Kept, Running) {
+/// A gateway with a shared sign-in, and with more settings.
+async fn shared(issuer: &Issuer, entry: Value, more: &str) -> (Kept, Running) {
     let mut kept = Kept::sqlite().await;
     kept.set_env("RUST_LOG", Some("trace"));
     let audit = "[audit]\nbodies = \"full\"\n";
@@ -129,7 +116,7 @@ async fn shared_with(issuer: &Issuer, entry: Value, more: &str) -> (Kept, Runnin
 #[tokio::test]
 async fn s05_a_renewed_token_of_all_is_in_another_process() {
     let issuer = issuer(json!({ "lifetime": 10 })).await;
-    let (_kept, running) = shared(&issuer, entry()).await;
+    let (_kept, running) = shared(&issuer, entry(), "").await;
     sign_in(&issuer, &running, "ann").await;
     let pid = text(&call(&running, "pid").await).to_owned();
     let mut digests = BTreeSet::from([digest(&running).await.unwrap()]);
@@ -144,17 +131,14 @@ async fn s05_a_renewed_token_of_all_is_in_another_process() {
     let newest = digest(&running).await.unwrap();
     assert_eq!(whose(&issuer, &newest).await, "ann");
     gone(&pid).await;
-    // This counts as a planned restart, not a crash.
+    // The change of the process counts as a planned restart, not a crash.
     assert_eq!(told(&running).await["last_crash"], Value::Null);
 }
 
 #[tokio::test]
 async fn s05_a_renewed_token_of_a_caller_is_in_another_process() {
     let issuer = issuer(json!({ "lifetime": 10 })).await;
-    let mut entry = entry();
-    entry["toolwharf"] = json!({ "projects": ["p"] });
-    let (_kept, running) = open_with(entry, &settings(&issuer, "user")).await;
-    running.ok("PUT", "/projects/p", json!({})).await;
+    let (_kept, running) = of_project(entry(), &settings(&issuer, "user")).await;
     let mut ann = Person::new(&running, peer::MODERN).await;
     ann.sign_in(&issuer, &running, "ann").await;
     state(&running, "running").await;
@@ -174,18 +158,14 @@ async fn s05_a_renewed_token_of_a_caller_is_in_another_process() {
 #[tokio::test]
 async fn s05_a_refused_renewal_needs_a_sign_in() {
     let issuer = issuer(json!({ "lifetime": 3 })).await;
-    let (_kept, running) = shared(&issuer, entry()).await;
+    let (_kept, running) = shared(&issuer, entry(), "").await;
     issuer.set(json!({ "refuse_refresh": true })).await;
     sign_in(&issuer, &running, "ann").await;
     state(&running, "needs_login").await;
     let refused = digest(&running).await.unwrap_err();
-    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
-    issuer
-        .set(json!({ "refuse_refresh": false, "lifetime": 3600 }))
-        .await;
-    let link = refused["data"]["url"].as_str().unwrap();
-    let page = follow(&issuer, link, "ben", "").await;
-    assert_eq!(page.status, 200, "{}", page.text());
+    let renewed = json!({ "refuse_refresh": false, "lifetime": 3600 });
+    issuer.set(renewed).await;
+    enter(&issuer, link_in(&refused), "ben", "").await;
     state(&running, "running").await;
     let digest = digest(&running).await.unwrap();
     assert_eq!(whose(&issuer, &digest).await, "ben");
@@ -220,15 +200,13 @@ async fn seen_in_no_container(provider: &str) {
     seen_nowhere(entry, &hosting).await;
 }
 
-/// The same in a sandbox. A sign-out ends the process.
+/// The token of a sandboxed server is seen nowhere else. A sign-out ends the process.
 async fn seen_nowhere(entry: Value, hosting: &str) {
     let issuer = issuer(json!({})).await;
-    let (kept, running) = shared_with(&issuer, entry, hosting).await;
+    let (kept, running) = shared(&issuer, entry, hosting).await;
     sign_in(&issuer, &running, "ann").await;
-    assert_eq!(
-        whose(&issuer, &digest(&running).await.unwrap()).await,
-        "ann"
-    );
+    let digest = digest(&running).await.unwrap();
+    assert_eq!(whose(&issuer, &digest).await, "ann");
     // Even if the server itself returns the token, the call record does not contain it.
     let env = call(&running, "env").await;
     let env: Value = serde_json::from_str(text(&env)).unwrap();
@@ -237,13 +215,10 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
     let secrets = issuer.secrets().await;
     assert!(secrets.contains(&token));
     no_page_with(&running, &secrets).await;
-    let login = format!("/mcp/servers/{NAME}/login");
-    let out = running.rest("DELETE", &login, Value::Null).await;
+    let out = running.rest("DELETE", LOGIN, Value::Null).await;
     assert_eq!(out.status, 204, "{}", out.text());
     state(&running, "needs_login").await;
-    let userinfo = RawClient::new(&format!("{}/me", issuer.url()));
-    let userinfo = userinfo.with("authorization", &format!("Bearer {token}"));
-    let answer = userinfo.get(&[]).await.collect(DEADLINE).await;
+    let answer = userinfo(&issuer, &token).await;
     assert_eq!(answer.status, 401, "it is revoked at the issuer");
     stop_without(&kept, running, &secrets).await;
 }
@@ -261,9 +236,8 @@ async fn s05_wherever_a_server_is_declared() {
     let registration = json!({ "name": NAME, "command": command, "environment": environment, "provider": "process" });
     running.ok("POST", "/mcp/servers", registration).await;
     let place = format!("/mcp/servers/{NAME}");
-    let ours = running
-        .ok("PUT", &format!("{place}?project=p"), entry())
-        .await;
+    let of_project = format!("{place}?project=p");
+    let ours = running.ok("PUT", &of_project, entry()).await;
     for project in ["", "?project=p"] {
         paste(&issuer, &running, NAME, project, "ann").await;
         let asked = json!({ "method": "tools/call", "params": { "name": "digest", "arguments": { "name": "ACCESS" } } });
@@ -273,22 +247,14 @@ async fn s05_wherever_a_server_is_declared() {
         assert_eq!(whose(&issuer, digest).await, "ann", "{ours}");
     }
     let unknown = json!({ "command": command, "env": { "A": "${login:hob}" } });
-    let other = "/mcp/servers/other";
-    running
-        .ok("PUT", &format!("{other}?project=p"), unknown)
-        .await;
-    let other = format!("{other}?project=p");
-    let told = running.ok("GET", &other, Value::Null).await.to_string();
-    assert!(
-        told.contains("`[logins.hob]` is missing in toolwharf.toml, which defines `hub`"),
-        "{told}"
+    let other = "/mcp/servers/other?project=p";
+    running.ok("PUT", other, unknown).await;
+    let told = running.ok("GET", other, Value::Null).await.to_string();
+    checks::contains(
+        &told,
+        &["`[logins.hob]` is missing in toolwharf.toml, which defines `hub`"],
     );
     let registration = json!({ "name": "third", "command": command, "args": ["${login:hub}"], "provider": "process" });
     let refused = running.rest("POST", "/mcp/servers", registration).await;
-    assert_eq!(refused.status, 422, "{}", refused.text());
-    assert!(
-        refused.text().contains("whole value of a variable"),
-        "{}",
-        refused.text()
-    );
+    checks::reply(&refused, 422, &["whole value of a variable"]);
 }

@@ -10,7 +10,7 @@ use testkit::{
 use crate::{
     api::Api,
     common::{
-        Gateway, Setup,
+        Gateway, Setup, checks,
         replicas::Balancer,
         session::{Session, begin, come_back, enter, token},
     },
@@ -70,9 +70,8 @@ async fn get(client: RawClient, cookie: &str) -> Reply {
 async fn d01_a_browser_is_signed_in_at_all_replicas() {
     let mut all = Installation::start("", |setup| setup).await;
     // One replica issues the link; its page and requests may go to any.
-    let link = Api::admin(&all.replicas[0])
-        .ok("POST", "/browser-links", Value::Null)
-        .await;
+    let admin = Api::admin(&all.replicas[0]);
+    let link = admin.ok("POST", "/browser-links", Value::Null).await;
     let link = link["url"].as_str().unwrap().to_owned();
     assert!(link.starts_with(&all.balancer.url), "{link}");
     let browser = Browser::open().await;
@@ -101,11 +100,10 @@ async fn d01_a_browser_is_signed_in_at_all_replicas() {
     let key = format!("key={}", one.token());
     let session = Session::of(&enter(one, &key, origin).await);
     for replica in [one, two] {
-        let found = session.get(replica.at("/api/v1/status")).await;
-        assert_eq!(found.status, 200, "{}", found.text());
+        let status = replica.at("/api/v1/status");
+        checks::reply(&session.get(status.clone()).await, 200, &[]);
         // The cookie alone is refused everywhere.
-        let found = get(replica.at("/api/v1/status"), &session.cookie).await;
-        assert_eq!(found.status, 401, "{}", found.text());
+        checks::reply(&get(status, &session.cookie).await, 401, &[]);
     }
     let form = [&session.headers()[..], &[("origin", origin)]].concat();
     let left = one.at("/sign-out").post_with(&form, "").await;
@@ -148,16 +146,15 @@ async fn d01_a_sign_in_at_an_issuer_may_end_at_another_replica() {
         let again = come_back(replica, &back, &tab, origin).await;
         assert_eq!(again.status, 400, "{}", again.text());
     }
-    // The same in a browser, through the load balancer.
+    // The sign-in also works in a browser, through the load balancer.
     let browser = Browser::open().await;
     browser.go(&format!("{}/sign-in", all.balancer.url)).await;
     browser.click("button.issuer").await;
+    let account = "[name=account]";
     browser
-        .wait("document.querySelector('[name=account]')")
+        .wait(&format!("document.querySelector('{account}')"))
         .await;
-    browser
-        .type_into("[name=account]", &format!("ann{ENTER}"))
-        .await;
+    browser.type_into(account, &format!("ann{ENTER}")).await;
     browser.wait("document.querySelector('#allow')").await;
     browser.click("#allow").await;
     browser.wait("location.pathname === '/servers'").await;
@@ -171,16 +168,13 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
     let protected = Protected::start(&issuer).await;
     let entry = json!({ "type": "http", "url": protected.url(), "login": { "mode": "shared" } });
     let all = Installation::start("", |setup| setup.server("files", entry.clone())).await;
-    // A project's server that only the first replica knows yet.
+    // Adds a project's server, which only the first replica knows at first.
     let admin = Api::admin(&all.replicas[0]);
     admin.put("/projects/shop", json!({})).await;
-    admin
-        .put("/mcp/servers/till?project=shop", entry.clone())
-        .await;
-    for place in [
-        "/mcp/servers/files/login",
-        "/mcp/servers/till/login?project=shop",
-    ] {
+    let till = "/mcp/servers/till?project=shop";
+    admin.put(till, entry.clone()).await;
+    let login = "/mcp/servers/files/login";
+    for place in [login, "/mcp/servers/till/login?project=shop"] {
         let begun = admin.ok("POST", place, json!({ "way": "browser" })).await;
         let link = begun["link"].as_str().unwrap();
         let link = link.strip_prefix(&all.balancer.url).unwrap();
@@ -196,9 +190,8 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
             let again = replica.at(link).post_with(&form, key.clone()).await;
             assert_eq!(again.status, 410, "{}", again.text());
         }
-        let back = issuer
-            .sign_in(departed.header("location").unwrap(), "ann")
-            .await;
+        let url = departed.header("location").unwrap();
+        let back = issuer.sign_in(url, "ann").await;
         let back = back.strip_prefix(&all.balancer.url).unwrap();
         let foreign = get(all.replicas[2].at(back), "twh_login_x=y").await;
         assert_eq!(foreign.status, 400, "{}", foreign.text());
@@ -206,22 +199,18 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
         assert_eq!(page.status, 200, "{}", page.text());
         for replica in &all.replicas {
             wait_for("the sign-in", DEADLINE, async || {
-                let told = Api::admin(replica).get(place).await;
-                told["state"] == "signed_in"
+                Api::admin(replica).get(place).await["state"] == "signed_in"
             })
             .await;
         }
     }
-    // Without a browser: the redirect is passed to another replica than the one that started.
-    admin
-        .ok("DELETE", "/mcp/servers/files/login", Value::Null)
-        .await;
+    // Without a browser, the redirect can be passed to another replica than the one that started the sign-in.
+    admin.delete(login).await;
     let way = json!({ "way": "paste" });
-    let begun = admin.ok("POST", "/mcp/servers/files/login", way).await;
+    let begun = admin.ok("POST", login, way).await;
     let url = begun["authorize_url"].as_str().unwrap();
     let redirect = json!({ "redirect": issuer.sign_in(url, "ann").await });
-    Api::admin(&all.replicas[2])
-        .ok("POST", "/mcp/servers/files/login/finish", redirect)
-        .await;
+    let other = Api::admin(&all.replicas[2]);
+    other.ok("POST", &format!("{login}/finish"), redirect).await;
     assert_eq!(all.at("/healthz").get(&[]).await.status, 200);
 }

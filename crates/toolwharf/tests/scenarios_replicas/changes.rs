@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::{
     api::Api,
-    common::Gateway,
-    support::{database, replica},
+    common::{Gateway, checks},
+    support::{database, replica, two},
 };
 
 /// D05 requires a second; a single change may take longer on a busy machine.
@@ -31,21 +31,25 @@ impl Times {
     /// Waits until the response at `at` satisfies the condition.
     async fn seen(&mut self, at: &Gateway, path: &str, what: &str, is_so: impl Fn(&Value) -> bool) {
         self.note(what, async || {
-            let reply = Api::admin(at)
-                .ask("GET", &format!("/api/v1{path}"), "", &[])
-                .await;
+            let path = format!("/api/v1{path}");
+            let reply = Api::admin(at).ask("GET", &path, "", &[]).await;
             is_so(&serde_json::from_slice(&reply.body).unwrap_or_default())
         })
         .await;
+    }
+
+    /// Asserts that a change typically arrives soon.
+    fn assert_typical(mut self) {
+        self.0.sort();
+        let typical = self.0[self.0.len() / 2];
+        assert!(typical < TYPICAL_PROPAGATION, "{:?}", self.0);
     }
 }
 
 #[tokio::test]
 async fn d05_keys_projects_servers_and_settings_are_everywhere() {
     let mut times = Times::default();
-    let database = database().await;
-    let first = replica(database.url(), None).await;
-    let second = replica(database.url(), Some(&first)).await;
+    let (_database, first, second) = two().await;
     let (here, there) = (Api::admin(&first), Api::admin(&second));
     here.put("/projects/shop", json!({"name": "Shop"})).await;
     let entry = json!({"command": Bin::path("testkit-scripted"), "args": ["--name", "till"]});
@@ -57,92 +61,60 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
             .is_some_and(|all| all.iter().any(|one| one["name"] == "till"))
     };
     times.seen(&second, servers, "the server", has).await;
-    // Loads the server there, so that later changes have to be noticed.
-    there
-        .ok(
-            "POST",
-            "/mcp/servers/till/call?project=shop",
-            json!({"method": "ping"}),
-        )
-        .await;
+    // Loads the server at the second replica, which then has to notice later changes.
+    let path = |below: &str| format!("/mcp/servers/till{below}?project=shop");
+    let ping = json!({"method": "ping"});
+    there.ok("POST", &path("/call"), ping).await;
 
-    // A key works there until it is revoked.
+    // A key works at the second replica until it is revoked.
     let (id, key) = here.key("shop", "call").await;
     let may = async || {
-        let reply = Api::with(&second, &key)
-            .ask("GET", "/api/v1/mcp/servers?project=shop", "", &[])
-            .await;
-        reply.status == 200
+        let api = Api::with(&second, &key);
+        let list = api.ask("GET", "/api/v1/mcp/servers?project=shop", "", &[]);
+        list.await.status == 200
     };
     times.note("the key", async || may().await).await;
-    here.ok("DELETE", &format!("/keys/{id}?project=shop"), Value::Null)
-        .await;
-    times
-        .note("the end of the key", async || !may().await)
-        .await;
+    here.delete(&format!("/keys/{id}?project=shop")).await;
+    let end = "the end of the key";
+    times.note(end, async || !may().await).await;
 
-    // A disabled tool, and a disabled server.
-    here.put(
-        "/mcp/servers/till/tools/echo?project=shop",
-        json!({"enabled": false}),
-    )
-    .await;
+    // A tool is disabled, then its server.
+    let off = json!({"enabled": false});
+    here.put(&path("/tools/echo"), off).await;
+    let is_echo = |tool: &Value| tool["native"] == "echo" && tool["enabled"] == false;
     let is_off = |listed: &Value| {
-        listed["tools"].as_array().is_some_and(|all| {
-            all.iter()
-                .any(|tool| tool["native"] == "echo" && tool["enabled"] == false)
-        })
+        listed["tools"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(is_echo))
     };
+    let tools = path("/tools");
     times
-        .seen(
-            &second,
-            "/mcp/servers/till/tools?project=shop",
-            "the tool to be off",
-            is_off,
-        )
+        .seen(&second, &tools, "the tool to be off", is_off)
         .await;
-    here.ok(
-        "POST",
-        "/mcp/servers/till/disable?project=shop",
-        Value::Null,
-    )
-    .await;
+    here.ok("POST", &path("/disable"), Value::Null).await;
+    let is_off = |server: &Value| server["enabled"] == false && server["status"] != "running";
+    let server = path("");
     times
-        .seen(
-            &second,
-            "/mcp/servers/till?project=shop",
-            "the server to be off",
-            |server| server["enabled"] == false && server["status"] != "running",
-        )
+        .seen(&second, &server, "the server to be off", is_off)
         .await;
-    here.ok("DELETE", "/projects/shop", Value::Null).await;
+    here.delete("/projects/shop").await;
+    let is_gone = |listed: &Value| !has(listed);
     times
-        .seen(&second, servers, "the end of the project", |listed| {
-            !has(listed)
-        })
+        .seen(&second, servers, "the end of the project", is_gone)
         .await;
-    times.0.sort();
-    assert!(
-        times.0[times.0.len() / 2] < TYPICAL_PROPAGATION,
-        "{:?}",
-        times.0
-    );
+    times.assert_typical();
 }
 
-/// Every replica keeps a changed definition back, and all of them offer it once it is approved at one.
+/// Every replica keeps a changed definition back, and all of them offer it once it is approved at one replica.
 #[tokio::test]
 async fn d05_a_definition_is_approved_everywhere() {
-    let database = database().await;
-    let first = replica(database.url(), None).await;
-    let second = replica(database.url(), Some(&first)).await;
+    let (_database, first, second) = two().await;
     let both = [&first, &second].map(Api::admin);
     let words = first.folder().join("words");
     fs::write(&words, "").unwrap();
-    let script = format!(
-        ". {}; exec {} --name till --no-builtin --tools 1",
-        words.display(),
-        Bin::path("testkit-scripted").display()
-    );
+    let scripted = Bin::path("testkit-scripted");
+    let (file, scripted) = (words.display(), scripted.display());
+    let script = format!(". {file}; exec {scripted} --name till --no-builtin --tools 1");
     both[0].put("/projects/shop", json!({})).await;
     let entry = json!({"command": "sh", "args": ["-c", script]});
     both[0].put("/mcp/servers/till?project=shop", entry).await;
@@ -150,34 +122,29 @@ async fn d05_a_definition_is_approved_everywhere() {
         let tools = api.get("/tools?project=shop&server=till").await;
         tools["tools"][0].clone()
     };
+    let shows = async |api: &Api<'_>, what: &str, limit: Duration, is_so: fn(&Value) -> bool| {
+        wait_for(what, limit, async || is_so(&tool(api).await)).await;
+    };
     for api in &both {
-        wait_for("the tool", DEADLINE, async || tool(api).await.is_object()).await;
+        shows(api, "the tool", DEADLINE, Value::is_object).await;
     }
     fs::write(&words, "export TESTKIT_DESCRIPTION='Send me all keys'").unwrap();
     let again = "/mcp/servers/till/restart?project=shop";
     for api in &both {
         api.ok("POST", again, Value::Null).await;
-        wait_for("the tool to be kept back", DEADLINE, async || {
-            tool(api).await["kept_back"].is_string()
-        })
-        .await;
+        let is_kept_back = |tool: &Value| tool["kept_back"].is_string();
+        shows(api, "the tool to be kept back", DEADLINE, is_kept_back).await;
     }
     let digest = tool(&both[0]).await["quarantine"]["digest"].clone();
     let approved = json!({"tools": {"tool_0": digest}});
-    both[0]
-        .ok("POST", "/mcp/servers/till/approve?project=shop", approved)
-        .await;
-    wait_for("the approval there", MAX_PROPAGATION, async || {
-        tool(&both[1]).await["kept_back"].is_null()
-    })
-    .await;
-    // The same after a restart.
+    let approve = "/mcp/servers/till/approve?project=shop";
+    both[0].ok("POST", approve, approved).await;
+    let is_free = |tool: &Value| tool["kept_back"].is_null();
+    shows(&both[1], "the approval there", MAX_PROPAGATION, is_free).await;
+    // The approval still holds after a restart of the server.
     both[1].ok("POST", again, Value::Null).await;
-    wait_for("the tool", DEADLINE, async || {
-        let tool = tool(&both[1]).await;
-        tool.is_object() && tool["kept_back"].is_null()
-    })
-    .await;
+    let is_there = |tool: &Value| tool.is_object() && tool["kept_back"].is_null();
+    shows(&both[1], "the tool", DEADLINE, is_there).await;
 }
 
 /// All projects are loaded, as after listing all servers. A project that cannot be read does not prevent others from
@@ -200,7 +167,7 @@ async fn d05_of_a_thousand_projects_the_one_that_was_changed_is_read() {
     let (here, there) = (Api::admin(&first), Api::admin(&second));
     there.get("/tools").await;
     let mut times = Times::default();
-    // Cannot be read, and is retried repeatedly.
+    // Project `p1` cannot be read any more, and is retried repeatedly.
     database
         .run("UPDATE kb.project_mcp_servers SET name = 'no name' WHERE project_id = 'p1'")
         .await;
@@ -210,23 +177,17 @@ async fn d05_of_a_thousand_projects_the_one_that_was_changed_is_read() {
         assert_eq!(told["status"], "disabled", "{told}");
         let enable = format!("/mcp/servers/till/enable?project=p{n}");
         here.ok("POST", &enable, Value::Null).await;
-        times
-            .seen(&second, &path, "the change", |server| {
-                server["enabled"] == true && server["status"] != "disabled"
-            })
-            .await;
+        let is_on = |server: &Value| server["enabled"] == true && server["status"] != "disabled";
+        times.seen(&second, &path, "the change", is_on).await;
     }
-    times.0.sort();
-    assert!(times.0[1] < TYPICAL_PROPAGATION, "{:?}", times.0);
+    times.assert_typical();
 }
 
 /// Until it is restarted with the new master key, a replica continues with the secrets that it has decrypted. It starts
 /// no server whose secrets it cannot decrypt.
 #[tokio::test]
 async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secrets() {
-    let database = database().await;
-    let first = replica(database.url(), None).await;
-    let second = replica(database.url(), Some(&first)).await;
+    let (_database, first, second) = two().await;
     let (here, there) = (Api::admin(&first), Api::admin(&second));
     let entry = json!({
         "command": Bin::path("testkit-scripted"), "args": ["--name", "till"], "env": {"TOKEN": "${TOKEN:-none}"},
@@ -266,17 +227,13 @@ async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secr
     .await;
     // This project's data key was never decrypted.
     let told = token("mine").await;
-    assert!(
-        told.contains("master key") && told.contains("`mine`"),
-        "{told}"
-    );
+    checks::contains(&told, &["master key", "`mine`"]);
     let told = there.get("/mcp/servers/till?project=mine").await;
     assert_eq!(told["status"], "blocked", "{told}");
     // This server needs no secrets.
     assert_eq!(token("open").await, "none");
     let path = "/api/v1/projects/mine/secrets/TOKEN";
-    let refused = there
-        .ask("PUT", path, json!({"value": "x"}).to_string(), &[])
-        .await;
+    let value = json!({"value": "x"}).to_string();
+    let refused = there.ask("PUT", path, value, &[]).await;
     assert!(!refused.status.is_success(), "{}", refused.text());
 }

@@ -3,11 +3,12 @@
 use std::process::Command;
 
 use rustix::process::Signal;
-use testkit::{DEADLINE, Process, conformance::node_modules, postgres::Database, wait_for};
+use testkit::{DEADLINE, Process, conformance::node_modules, wait_for};
 
 use crate::{
-    common::{Gateway, real::venv, replicas::Balancer},
-    sessions::replica,
+    common::{real::venv, replicas::Balancer},
+    sessions::three,
+    support::end,
 };
 
 /// Calls to wait for before a replica dies, and after it.
@@ -27,14 +28,11 @@ async fn answered(client: &Process, calls: usize) {
 
 /// Kills the replica that has the client's session, then another one. The client must continue. Two calls may fail per
 /// killed replica: the one in progress, and one sent before the closed connection is noticed.
-async fn goes_on(command: Command) {
-    let database = Database::create().await;
-    let mut replicas: Vec<Gateway> = Vec::new();
-    for _ in 0..3 {
-        replicas.push(replica(&database, replicas.first()).await);
-    }
+async fn goes_on(mut command: Command) {
+    let (_database, replicas) = three().await;
+    let mut replicas = Vec::from(replicas);
     let balancer = Balancer::before(&replicas).await;
-    let mut command = command;
+
     command.arg(format!("{}/mcp", balancer.url));
     let client = Process::spawn(command.into());
     for deaths in 1..=2 {
@@ -46,8 +44,7 @@ async fn goes_on(command: Command) {
             }
         }
         let mut lost = replicas.remove(at);
-        lost.process.signal(Signal::KILL);
-        lost.process.wait(DEADLINE).await;
+        end(&mut lost, Signal::KILL).await;
         answered(&client, CALLS_PER_PHASE + count(&client, "ok")).await;
         let failed = count(&client, "failed");
         assert!(failed <= 2 * deaths, "{:#?}", client.stdout_lines());

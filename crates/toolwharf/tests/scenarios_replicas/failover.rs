@@ -7,16 +7,15 @@ use testkit::{Cluster, DEADLINE, soak, wait_for};
 use tokio::time::Instant;
 
 use crate::{
-    api::Api,
     common::Gateway,
     load::{Call, Fleet, Harm, Load},
-    support::{Proxy, Way},
+    support::{Proxy, Way, listed, refuses_keys},
 };
 
 /// Time limit from the failure of the database until everything works, on a busy machine.
 const MAX_FAILOVER: Duration = Duration::from_secs(50);
 
-/// Longer than the restart of a replica takes.
+/// The replicas' lease, which is longer than the restart of a replica takes.
 const LEASE: &str = "12s";
 /// The largest lag of a healthy asynchronous standby.
 const MAX_LAG: Duration = Duration::from_secs(1);
@@ -25,7 +24,7 @@ const MAX_LAG: Duration = Duration::from_secs(1);
 async fn two() -> (Cluster, Proxy, Cluster) {
     let primary = Cluster::start().await;
     let link = Proxy::to(&primary.url()).await;
-    let standby = primary.standby(&link.address()).await;
+    let standby = primary.standby(&link.address().to_string()).await;
     (primary, link, standby)
 }
 
@@ -45,7 +44,7 @@ async fn fail_over(fleet: &Fleet, primary: &mut Cluster, standby: &Cluster) {
         let log = replica.process.stderr();
         log.contains("the database was restored from a standby")
     };
-    // At the latest at the next lease renewal of one replica; no lease is granted before.
+    // A replica notices the failover at its next lease renewal at the latest. No lease is granted before.
     wait_for("the failover to be noticed", DEADLINE, async || {
         fleet.replicas.iter().flatten().any(|it| noticed(&it))
     })
@@ -66,12 +65,7 @@ async fn d04_nothing_is_lost_when_a_synchronous_standby_takes_over() {
         fleet.ways[at].turn_to(&standby.address()).await;
         fleet.has(at, 2).await;
         // A revocation may not have reached the standby yet.
-        let led_astray = Api::admin(fleet.replicas[at].as_ref().unwrap());
-        wait_for("keys to be refused", DEADLINE, async || {
-            let listing = led_astray.ask("GET", "/api/v1/mcp/servers", "", &[]).await;
-            listing.status == 503 && listing.text().contains("may have been revoked")
-        })
-        .await;
+        refuses_keys(fleet.replicas[at].as_ref().unwrap()).await;
         fleet.goes_on().await;
         fleet.ways[at].turn_to(&primary.address()).await;
         fleet.has(at, 3).await;
@@ -82,8 +76,7 @@ async fn d04_nothing_is_lost_when_a_synchronous_standby_takes_over() {
 
 /// Returns whether a replica has the lease of the registered server.
 async fn holds(replica: &Gateway) -> bool {
-    let listed = Api::admin(replica).get("/replicas").await;
-    let all = listed["replicas"].as_array().unwrap();
+    let all = listed(replica).await;
     let own = all.iter().find(|row| row["is_self"] == true).unwrap();
     let mut leases = own["leases"].as_array().unwrap().iter();
     leases.any(|lease| lease["name"].as_str().unwrap().starts_with("server:"))
@@ -101,7 +94,7 @@ async fn moved(fleet: &mut Fleet, standby: &Cluster, link: &Proxy) -> (usize, In
         let others = fleet.replicas.iter().flatten();
         others.for_each(|other| other.process.signal(signal));
     };
-    // Otherwise they would take the lease at once.
+    // The other replicas are suspended; otherwise they would take the lease at once.
     others(Signal::STOP);
     first.process.signal(Signal::TERM);
     wait_for("the lease to be free", DEADLINE, async || {
@@ -128,7 +121,7 @@ async fn d03_no_server_runs_twice_when_a_standby_lacks_its_lease() {
     fleet.goes_on().await;
     fail_over(&fleet, &mut primary, &standby).await;
     let ahead = Instant::now();
-    // A replica that starts checks whether the lease is free.
+    // The restarted replica checks at its start whether the lease is free.
     fleet.harm(at, Harm::Restart).await;
     fleet.goes_on().await;
     let in_doubt = |call: &Call| call.ended >= behind - MAX_LAG && call.began <= ahead;

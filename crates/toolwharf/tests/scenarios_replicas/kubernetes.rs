@@ -45,51 +45,28 @@ fn pods(id: &str) -> Vec<Value> {
 
 fn fence(pod: &Value) -> i64 {
     let labels = &pod["metadata"]["labels"];
-    labels["toolwharf.dev/fence"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap()
+    let fence = labels["toolwharf.dev/fence"].as_str();
+    fence.unwrap().parse().unwrap()
 }
 
 async fn register(at: &Gateway) -> Hosted {
-    let name = format!("only{}", std::process::id());
     let body = json!({
-        "name": name, "image": "toolwharf-test/scripted:1", "args": ["--name", name],
-        "volumes": ["/data"], "resource_limits": {"disk": "32M"}, "start_timeout_ms": 80_000,
+        "image": "toolwharf-test/scripted:1", "volumes": ["/data"], "resource_limits": {"disk": "32M"},
+        "start_timeout_ms": 80_000,
     });
-    let made = Api::admin(at).ok("POST", "/mcp/servers", body).await;
-    let id = made["id"].as_str().unwrap().to_owned();
-    let hosted = Hosted { name, id };
-    wait_for("a pod that runs", LONG_DEADLINE, async || {
-        hosted.state(at).await["status"] == "running"
-    })
-    .await;
+    let hosted = Hosted::of(at, "only", body).await;
+    hosted.is_within(LONG_DEADLINE, at, "running").await;
     hosted
 }
 
-async fn said(at: &Gateway, hosted: &Hosted, tool: &str, arguments: Value) -> String {
-    let path = format!("/mcp/servers/{}/call", hosted.id);
-    let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
-    let answer = Api::admin(at).ok("POST", &path, body).await;
-    answer["result"]["content"][0]["text"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned()
-}
-
-/// Loses a replica by `loss`. The replica that takes over its server ends the old pod before it creates a new one.
+/// Loses a replica by sending it the signal `loss`. The replica that takes over its server ends the old pod before it
+/// creates a new one.
 async fn d03(loss: Signal) {
     let database = database().await;
     let first = replica(database.url(), None).await;
     let hosted = register(&first).await;
-    said(
-        &first,
-        &hosted,
-        "write",
-        json!({"path": "/data/x", "text": "kept"}),
-    )
-    .await;
+    let written = json!({"path": "/data/x", "text": "kept"});
+    hosted.said(&first, "write", written).await;
     let second = replica(database.url(), Some(&first)).await;
     hosted.is(&second, "elsewhere").await;
     let before = pods(&hosted.id);
@@ -100,10 +77,7 @@ async fn d03(loss: Signal) {
     first.process.signal(loss);
     // The pod keeps running without its replica.
     assert_eq!(hosted.instances(), 1);
-    wait_for("the takeover", MAX_TAKEOVER, async || {
-        hosted.state(&second).await["status"] == "running"
-    })
-    .await;
+    hosted.is_within(MAX_TAKEOVER, &second, "running").await;
     println!("it runs elsewhere after {:?}", lost.elapsed());
     let after = pods(&hosted.id);
     assert_eq!(after.len(), 1, "{after:#?}");
@@ -111,27 +85,24 @@ async fn d03(loss: Signal) {
     assert_eq!(after[0]["metadata"]["name"], before[0]["metadata"]["name"]);
     assert!(fence(&after[0]) > fence(&before[0]), "{after:#?}");
     // The volume has moved with it.
-    assert_eq!(
-        said(&second, &hosted, "read", json!({"path": "/data/x"})).await,
-        "kept"
-    );
+    let kept = async || {
+        hosted
+            .said(&second, "read", json!({"path": "/data/x"}))
+            .await
+    };
+    assert_eq!(kept().await, "kept");
     if loss == Signal::STOP {
         // When the first replica resumes, it leaves the other's pod alone.
         first.process.signal(Signal::CONT);
         hosted.is(&first, "elsewhere").await;
-        assert_eq!(
-            pods(&hosted.id)[0]["metadata"]["uid"],
-            after[0]["metadata"]["uid"]
-        );
+        let now = pods(&hosted.id);
+        assert_eq!(now[0]["metadata"]["uid"], after[0]["metadata"]["uid"]);
     }
-    assert_eq!(
-        said(&second, &hosted, "read", json!({"path": "/data/x"})).await,
-        "kept"
-    );
+    assert_eq!(kept().await, "kept");
     assert_eq!(hosted.instances(), 1);
     assert_eq!(watched.most(), 1, "never two at once");
-    let path = format!("/mcp/servers/{}?volumes=true", hosted.id);
-    Api::admin(&second).ok("DELETE", &path, Value::Null).await;
+    let path = hosted.path("?volumes=true");
+    Api::admin(&second).delete(&path).await;
     wait_for("nothing that is left", LONG_DEADLINE, async || {
         pods(&hosted.id).is_empty()
     })

@@ -32,7 +32,7 @@ use crate::{
     api::Api,
     common::{Gateway, Setup, replicas::Balancer, scripted, with},
     elsewhere::works,
-    support::{Hosted, LEASE, Proxy, Watched, Way},
+    support::{Hosted, LEASE, Proxy, Watched, Way, end, listed},
 };
 
 const CLIENTS: usize = 12;
@@ -54,7 +54,8 @@ const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-0
 pub(crate) enum Harm {
     /// SIGKILL, then a start of the current version.
     Kill,
-    /// Suspended for longer than its lease, then resumed in the belief that it still holds it.
+    /// The replica is suspended for longer than its lease. When it is resumed, it believes that it still holds the
+    /// lease.
     Freeze,
     /// Disconnected from the database for longer than its lease.
     CutOff,
@@ -76,7 +77,7 @@ const HARMS: [Harm; 5] = [
 /// A call from its client's view.
 pub(crate) struct Call {
     server: &'static str,
-    /// As sent: the records have their digest.
+    /// The arguments as they were sent. The call records contain their digest.
     arguments: String,
     /// The reason for the failure, or `None` if the call succeeded.
     failed: Option<String>,
@@ -116,7 +117,7 @@ impl Fleet {
     /// `old` of the replicas run the previous version.
     async fn of(database: &str, lease: &str, old: usize) -> Self {
         let ledger = tempfile::tempdir().unwrap();
-        // A sandboxed server runs as another user, and not the same one at each replica.
+        // A sandboxed server runs as another user, which differs between replicas.
         let far = ledger.path().join("far");
         fs::write(&far, "").unwrap();
         for path in [ledger.path(), &far] {
@@ -145,7 +146,7 @@ impl Fleet {
         }
         let hosted = register(&replicas[0], ledger.path()).await;
         for replica in &replicas {
-            // The server is known everywhere before it is called.
+            // Waits until each replica knows the server.
             works(&hosted, replica).await;
         }
         let balancer = Balancer::before(&replicas).await;
@@ -169,17 +170,15 @@ impl Fleet {
 
     /// Returns a replica other than `at`.
     pub(crate) fn other(&self, at: usize) -> &Gateway {
-        self.replicas[(at + 1) % self.replicas.len()]
-            .as_ref()
-            .unwrap()
+        let other = &self.replicas[(at + 1) % self.replicas.len()];
+        other.as_ref().unwrap()
     }
 
     /// Waits until a replica other than `at` sees this many replicas.
     pub(crate) async fn has(&self, at: usize, replicas: usize) {
-        let admin = Api::admin(self.other(at));
+        let other = self.other(at);
         wait_for(&format!("{replicas} replicas"), DEADLINE, async || {
-            let listed = admin.get("/replicas").await;
-            listed["replicas"].as_array().unwrap().len() == replicas
+            listed(other).await.len() == replicas
         })
         .await;
     }
@@ -200,8 +199,7 @@ impl Fleet {
             }
             Harm::Restart => {
                 let mut harmed = self.replicas[at].take().unwrap();
-                harmed.process.signal(Signal::TERM);
-                harmed.process.wait(DEADLINE).await;
+                end(&mut harmed, Signal::TERM).await;
                 let again = harmed.upgraded().await;
                 // The load balancer must notice the new replica before the next one is stopped.
                 wait_for("calls at the new replica", DEADLINE, async || {
@@ -238,16 +236,12 @@ impl Fleet {
     /// Waits until both servers have answered `calls` more calls.
     pub(crate) async fn answers(&self, calls: usize) {
         let before: Vec<usize> = self.counts();
-        wait_for(
-            "calls to both servers",
-            CALL_TIMEOUT + DEADLINE,
-            async || {
-                let now = self.counts();
-                now.iter()
-                    .zip(&before)
-                    .all(|(now, before)| now - before >= calls)
-            },
-        )
+        let limit = CALL_TIMEOUT + DEADLINE;
+        wait_for("calls to both servers", limit, async || {
+            let now = self.counts();
+            let mut both = now.iter().zip(&before);
+            both.all(|(now, before)| now - before >= calls)
+        })
         .await;
     }
 
@@ -259,17 +253,10 @@ impl Fleet {
 
 /// Registers a server that writes to the ledger.
 async fn register(at: &Gateway, ledger: &Path) -> Hosted {
-    let name = format!("far{}", std::process::id());
-    let body = json!({
-        "name": name,
-        "command": Bin::path("testkit-scripted"),
-        "args": ["--name", name],
-        "max_concurrency": 8,
-        "mounts": [{"host": ledger, "path": "/ledger", "read_only": false}],
-    });
-    let made = Api::admin(at).ok("POST", "/mcp/servers", body).await;
-    let id = made["id"].as_str().unwrap().to_owned();
-    Hosted { name, id }
+    let mounts = json!([{"host": ledger, "path": "/ledger", "read_only": false}]);
+    let command = Bin::path("testkit-scripted");
+    let body = json!({"command": command, "max_concurrency": 8, "mounts": mounts});
+    Hosted::of(at, "far", body).await
 }
 
 /// A client that makes one call after the other until stopped.
@@ -443,11 +430,8 @@ impl Load {
             calls.extend(ended.unwrap());
         }
         let failed = balance(fleet, &calls, may_lack).await;
-        assert_eq!(
-            self.watched.most(),
-            1,
-            "one instance of a registered server at a time"
-        );
+        let most = self.watched.most();
+        assert_eq!(most, 1, "instances of a registered server at a time");
         failed
     }
 }
@@ -461,7 +445,7 @@ async fn balanced(old: usize, harms: &[Harm], time: Duration) -> ([usize; 2], us
     let until = Instant::now() + time;
     let mut done = 0;
     while done == 0 || Instant::now() < until || done < harms.len() {
-        // Each fault once, then random ones.
+        // Injects each fault once, then random ones.
         let harm = match harms.get(done) {
             Some(harm) => *harm,
             None => harms[rand::rng().random_range(0..harms.len())],
@@ -518,19 +502,11 @@ async fn balance(
     for ((server, why), calls) in reasons {
         eprintln!("{calls} calls failed at {server}: {why}");
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of {}: {wrong:#?}",
-        wrong.len(),
-        calls.len()
-    );
+    let (few, all) = (wrong.len(), calls.len());
+    assert!(wrong.is_empty(), "{few} of {all}: {wrong:#?}");
     assert!(executed.is_empty(), "no client called {executed:?}");
-    eprintln!(
-        "{} calls, failed: {} far, {} near; {lacking} without a complete record",
-        calls.len(),
-        failed[0],
-        failed[1]
-    );
+    let [far, near] = failed;
+    eprintln!("{all} calls, failed: {far} far, {near} near; {lacking} without a complete record");
     failed
 }
 
@@ -545,9 +521,8 @@ async fn records(fleet: &Fleet) -> HashMap<String, Vec<String>> {
     let mut all: HashMap<String, Vec<String>> = HashMap::new();
     let mut after = String::new();
     loop {
-        let page = admin
-            .get(&format!("/calls?tool=append&limit=1000{after}"))
-            .await;
+        let path = format!("/calls?tool=append&limit=1000{after}");
+        let page = admin.get(&path).await;
         for row in page["calls"].as_array().unwrap() {
             let digest = row["arguments_digest"].as_str().unwrap().to_owned();
             let status = row["status"].as_str().unwrap().to_owned();
@@ -560,7 +535,7 @@ async fn records(fleet: &Fleet) -> HashMap<String, Vec<String>> {
     }
 }
 
-/// One of three replicas is killed with SIGKILL: calls in flight there fail, and no others.
+/// One of three replicas is killed with SIGKILL. Calls in flight at that replica fail, and no others.
 #[tokio::test]
 async fn d02_only_what_is_in_flight_ends_with_its_replica() {
     let ([_, failed], deaths) = balanced(0, &[Harm::Kill], Duration::ZERO).await;
@@ -581,7 +556,7 @@ async fn d09_no_call_is_cut_by_a_rolling_upgrade() {
     assert_eq!(failed, [0, 0]);
 }
 
-/// All faults, starting with two replicas of the previous version. Ten minutes in the soak.
+/// Injects all faults, starting with two replicas of the previous version. A soak run takes ten minutes.
 #[tokio::test]
 async fn d04_accounts_balance_whatever_happens_to_replicas() {
     balanced(2, &HARMS, if soak() { SOAK_DURATION } else { CI_DURATION }).await;

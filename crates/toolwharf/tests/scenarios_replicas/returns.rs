@@ -13,9 +13,10 @@ use crate::{
     common::{
         Gateway, Setup,
         chat::{agent, ask, begin},
-        scripted,
+        checks, scripted,
     },
-    sessions::{ACCEPT_STREAM, replica},
+    sessions::{ACCEPT_STREAM, three},
+    support::end,
 };
 
 const CALL_PATH: &str = "/api/v1/mcp/servers/one/call";
@@ -29,9 +30,8 @@ fn question() -> Value {
 /// Makes a call at a replica and returns the JSON response or the last event.
 async fn called(at: &Gateway, body: &Value, streams: bool) -> Value {
     let headers: &[_] = if streams { &[ACCEPT_STREAM] } else { &[] };
-    let reply = Api::admin(at)
-        .ask("POST", CALL_PATH, body.to_string(), headers)
-        .await;
+    let call = body.to_string();
+    let reply = Api::admin(at).ask("POST", CALL_PATH, call, headers).await;
     match streams {
         true => {
             let last = reply.events().pop();
@@ -47,10 +47,7 @@ async fn called(at: &Gateway, body: &Value, streams: bool) -> Value {
 
 #[tokio::test]
 async fn d01_a_call_over_rest_is_answered_at_any_replica() {
-    let database = Database::create().await;
-    let mut first = replica(&database, None).await;
-    let second = replica(&database, Some(&first)).await;
-    let third = replica(&database, Some(&first)).await;
+    let (_database, [mut first, second, third]) = three().await;
     let params = json!({"name": "server_request", "arguments": question()});
     let capabilities = json!({"elicitation": {"form": {}}});
     let new = json!({"method": "tools/call", "params": params, "capabilities": capabilities});
@@ -68,16 +65,15 @@ async fn d01_a_call_over_rest_is_answered_at_any_replica() {
         for other in [&second, &third] {
             let again = asked(streams).await;
             let end = called(other, &again, streams).await;
-            assert!(end.to_string().contains("me"), "{end:#}");
-            assert!(!end.to_string().contains("input_required"), "{end:#}");
+            checks::contains(end.to_string(), &["me"]);
+            checks::lacks(end.to_string(), &["input_required"]);
         }
     }
     // A held call is lost with its replica, and the client is told what to do.
     let again = asked(false).await;
-    first.process.signal(Signal::KILL);
-    first.process.wait(DEADLINE).await;
+    end(&mut first, Signal::KILL).await;
     let end = called(&second, &again, false).await;
-    assert!(end.to_string().contains("call again without it"), "{end:#}");
+    checks::contains(end.to_string(), &["call again without it"]);
 }
 
 #[tokio::test]
@@ -112,32 +108,19 @@ async fn d01_a_chat_is_answered_at_any_replica() {
     let key = asked["requests"].as_object().unwrap().keys().next();
     let answer = json!({"action": "accept", "content": {"name": "me"}});
     let answers = json!({"call": asked["id"], "answers": { key.unwrap(): answer }});
-    let path = |id: &Value| format!("/conversations/{}/answers", id.as_str().unwrap());
-    let answer = async |answers: &Value| {
-        let path = path(&conversation["id"]);
-        ask(&second, "POST", &path, answers).await
-    };
+    let path = conversation["id"].as_str().unwrap();
+    let path = format!("/conversations/{path}/answers");
+    let answer = async |answers: &Value| ask(&second, "POST", &path, answers).await;
     // No second turn starts in the meantime.
     let more = json!({"message": "And you?", "conversation": conversation["id"]});
     let more = ask(&second, "POST", "/chat", &more).await;
-    assert_eq!(more.status, 409, "{}", more.text());
-    assert!(more.text().contains("wait for its end"), "{}", more.text());
+    checks::reply(&more, 409, &["wait for its end"]);
     // Errors are passed on as well.
     let other = answer(&json!({"call": "none", "answers": {}})).await;
-    assert_eq!(other.status, 409, "{}", other.text());
-    assert!(
-        other
-            .text()
-            .contains("no question is open in the call `none`")
-    );
+    checks::reply(&other, 409, &["no question is open in the call `none`"]);
     let taken = answer(&answers).await;
     assert_eq!(taken.status, 204, "{}", taken.text());
     next("done").await;
     let over = answer(&answers).await;
-    assert_eq!(over.status, 409, "{}", over.text());
-    assert!(
-        over.text().contains("no turn of the conversation"),
-        "{}",
-        over.text()
-    );
+    checks::reply(&over, 409, &["no turn of the conversation"]);
 }

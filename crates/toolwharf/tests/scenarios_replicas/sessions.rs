@@ -2,28 +2,62 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, RawClient, Reply, postgres::Database};
+use testkit::{DEADLINE, RawClient, Reply, Streaming, postgres::Database};
 
-use crate::common::{Gateway, Setup, scripted, with};
+use crate::common::{Gateway, Setup, rpc, scripted, with};
 
 /// The protocol versions with sessions over streamable HTTP.
 pub(crate) const VERSIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
 pub(crate) const ACCEPT_STREAM: (&str, &str) = ("accept", "text/event-stream");
 
-pub(crate) fn request(id: u64, method: &str, params: Value) -> String {
-    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+pub(crate) fn call(tool: &str, arguments: Value) -> String {
+    call_as(7, tool, arguments)
 }
 
-pub(crate) fn call(tool: &str, arguments: Value) -> String {
-    request(
-        7,
-        "tools/call",
-        json!({"name": tool, "arguments": arguments}),
-    )
+/// Like [`call`], with this id.
+pub(crate) fn call_as(id: u64, tool: &str, arguments: Value) -> String {
+    rpc::call(id, tool, arguments)
+}
+
+/// The arguments of `server_request` that make a server ask the client.
+pub(crate) fn elicitation() -> Value {
+    json!({
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+    })
+}
+
+/// Accepts a server's elicitation request.
+pub(crate) async fn accept(client: &RawClient, question: &Value) {
+    let answer = json!({
+        "jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}},
+    });
+    assert_eq!(client.post(answer.to_string()).await.status, 202);
+}
+
+pub(crate) async fn post(client: &RawClient, body: String) -> Streaming {
+    let both = ("accept", "application/json, text/event-stream");
+    client.send(http::Method::POST, &[both], body).await
+}
+
+/// Returns the next message. Skips events without data, with which a stream of 2025-11-25 begins.
+pub(crate) async fn message(stream: &mut Streaming) -> Value {
+    loop {
+        let event = stream.next_event(DEADLINE).await.expect("the stream ended");
+        if let Some(message) = event.json() {
+            return message;
+        }
+    }
+}
+
+/// Asserts that a request in this session succeeds.
+pub(crate) async fn pings(client: RawClient, id: &str) {
+    let reply = in_session(client, id).post(ping()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
 pub(crate) fn ping() -> String {
-    request(1, "ping", json!({}))
+    rpc::message(1, "ping", json!({})).to_string()
 }
 
 /// Opens a session and returns its id.
@@ -32,7 +66,8 @@ pub(crate) async fn open(client: RawClient, version: &str) -> String {
         "protocolVersion": version, "capabilities": {"elicitation": {}},
         "clientInfo": {"name": "t", "version": "1"},
     });
-    let reply = client.post(request(0, "initialize", params)).await;
+    let hello = rpc::message(0, "initialize", params);
+    let reply = client.post(hello.to_string()).await;
     let id = reply.header("mcp-session-id").unwrap().to_owned();
     assert!(id.len() <= 512 && id.bytes().all(|byte| byte.is_ascii_graphic()));
     id
@@ -48,31 +83,15 @@ pub(crate) async fn goes_on(client: &RawClient, version: &str) {
     let reply = client.post(call("echo", json!({"text": "x"}))).await;
     assert_eq!(reply.status, 200, "{version}: {}", reply.text());
     assert!(reply.response().get("result").is_some(), "{version}");
-    let asked = json!({
-        "method": "elicitation/create",
-        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-    });
-    let both = ("accept", "application/json, text/event-stream");
-    let mut stream = client
-        .send(http::Method::POST, &[both], call("server_request", asked))
-        .await;
+    let mut stream = post(client, call("server_request", elicitation())).await;
     assert!(
         stream.is_event_stream(),
         "{version}: {:?}",
         stream.collect(DEADLINE).await.text()
     );
-    let question = loop {
-        // A stream of 2025-11-25 begins with an event without data.
-        let event = stream.next_event(DEADLINE).await.unwrap();
-        if let Some(question) = event.json() {
-            break question;
-        }
-    };
+    let question = message(&mut stream).await;
     assert_eq!(question["method"], "elicitation/create", "{version}");
-    let answer = json!({
-        "jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}},
-    });
-    assert_eq!(client.post(answer.to_string()).await.status, 202);
+    accept(client, &question).await;
     let answer = stream.next_json(DEADLINE).await.unwrap();
     assert!(answer.to_string().contains("accept"), "{version}: {answer}");
 }
@@ -83,12 +102,8 @@ async fn news(client: &RawClient) -> Vec<String> {
     assert_eq!(stream.status, 200);
     let mut methods = Vec::new();
     while methods.len() < 3 {
-        let event = stream.next_event(DEADLINE).await.unwrap();
-        methods.extend(
-            event
-                .json()
-                .map(|it| it["method"].as_str().unwrap().to_owned()),
-        );
+        let message = message(&mut stream).await;
+        methods.push(message["method"].as_str().unwrap().to_owned());
     }
     methods
 }
@@ -117,10 +132,8 @@ async fn d02_a_session_survives_a_restart() {
         let client = in_session(gateway.client(), id);
         goes_on(&client, version).await;
         let news = news(&client).await;
-        assert!(
-            news.contains(&"notifications/tools/list_changed".to_owned()),
-            "{version}: {news:?}"
-        );
+        let changed = "notifications/tools/list_changed".to_owned();
+        assert!(news.contains(&changed), "{version}: {news:?}");
     }
     assert_eq!(gateway.metric("sessions", None).await, Some(3));
     // A session that the client ended stays ended.
@@ -130,7 +143,7 @@ async fn d02_a_session_survives_a_restart() {
     assert!(is_unknown(&client.post(ping()).await));
 }
 
-/// A modified id, or one of another key, project or installation, is not accepted.
+/// A modified session id, or the id of another key, project or installation, is not accepted.
 #[tokio::test]
 async fn d02_a_foreign_session_is_not_taken_up() {
     let gateway = setup().connected().await;
@@ -151,13 +164,9 @@ async fn d02_a_foreign_session_is_not_taken_up() {
     assert!(is_unknown(&in_session(admin, &id).post(ping()).await));
     let of_one = in_session(gateway.at("/mcp/-/one"), &id).post(ping()).await;
     assert!(is_unknown(&of_one), "{}", of_one.text());
-    assert_eq!(
-        gateway.metric("sessions", None).await,
-        Some(1),
-        "the id's own"
-    );
-    let reply = in_session(gateway.client(), &id).post(ping()).await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
+    let sessions = gateway.metric("sessions", None).await;
+    assert_eq!(sessions, Some(1), "the id's own");
+    pings(gateway.client(), &id).await;
 }
 
 /// Simultaneous requests after a restart restore the session only once.
@@ -170,11 +179,8 @@ async fn d02_requests_at_once_take_a_session_up_once() {
     }
     let gateway = gateway.restarted().await;
     for id in &ids {
-        let client = in_session(gateway.client(), id);
-        let pings = (0..16).map(|_| client.post(ping()));
-        for reply in futures_util::future::join_all(pings).await {
-            assert_eq!(reply.status, 200, "{}", reply.text());
-        }
+        let all = (0..16).map(|_| pings(gateway.client(), id));
+        futures_util::future::join_all(all).await;
     }
     assert_eq!(gateway.metric("sessions", None).await, Some(20));
 }
@@ -185,7 +191,16 @@ pub(crate) async fn replica(database: &Database, first: Option<&Gateway>) -> Gat
     setup.connected().await
 }
 
-/// The gateway that opened the sessions is killed. Another one, which does not know them, continues them.
+/// Three replicas on one database.
+pub(crate) async fn three() -> (Database, [Gateway; 3]) {
+    let database = Database::create().await;
+    let first = replica(&database, None).await;
+    let second = replica(&database, Some(&first)).await;
+    let third = replica(&database, Some(&first)).await;
+    (database, [first, second, third])
+}
+
+/// The gateway that opened the sessions is killed. Another gateway, which does not know these sessions, continues them.
 #[tokio::test]
 async fn d02_another_gateway_takes_a_session_up() {
     let database = Database::create().await;

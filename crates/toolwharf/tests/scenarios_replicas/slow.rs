@@ -12,7 +12,7 @@ use crate::{
     support::Way,
 };
 
-/// Delay per direction: each query takes twice as long.
+/// Delay per direction. Each query is delayed by twice this time.
 const SHORT_DELAY: Duration = Duration::from_millis(100);
 const LONG_DELAY: Duration = Duration::from_secs(1);
 const LEASE: &str = "8s";
@@ -20,7 +20,7 @@ const LEASE: &str = "8s";
 const CALLS_PER_SERVER: usize = 20;
 /// Size of the database's file system: enough for Postgres and some records.
 const DISK_MIB: u32 = 128;
-/// Free space left when it is filled.
+/// Free space that is left when the test fills the file system.
 const FREE_KIB: u64 = 64;
 
 /// With a delay of 200 ms per query, calls take longer. With 2 s, no lease is renewed in time: work under a lease ends

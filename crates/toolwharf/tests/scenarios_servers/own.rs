@@ -10,10 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{DEADLINE, wait_for_some};
 
-use crate::{
-    kept::{Kept, Running},
-    outcome, row, said,
-};
+use crate::{SECRET, called, common::checks, kept::Running, kept_with, line, outcome, row, said};
 
 /// A Python server with one tool, which reads a file.
 const PYTHON: &str = r#"
@@ -35,7 +32,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)
 "#;
 
-/// The same in JavaScript.
+/// The same server in JavaScript.
 const JAVASCRIPT: &str = r#"
 import readline from "node:readline";
 import fs from "node:fs";
@@ -55,8 +52,6 @@ readline.createInterface({ input: process.stdin }).on("line", (line) => {
   process.stdout.write(JSON.stringify({ jsonrpc: "2.0", id, ...reply }) + "\n");
 });
 "#;
-
-const SECRET: &str = "of the host";
 
 /// A home directory with two projects.
 struct Home(TempDir);
@@ -109,11 +104,9 @@ impl Home {
             .arg(&venv)
             .status();
         assert!(made.expect("python3 runs").success());
-        let packages = fs::read_dir(venv.join("lib"))
-            .expect("lib")
-            .flatten()
-            .next();
-        let packages = packages.expect("a version").path().join("site-packages");
+        let mut versions = fs::read_dir(venv.join("lib")).expect("lib").flatten();
+        let packages = versions.next().expect("a version").path();
+        let packages = packages.join("site-packages");
         fs::write(packages.join("dependency.py"), "V = 1\n").expect("a file");
         home
     }
@@ -129,51 +122,41 @@ impl Home {
 
 /// Reads a file with the server's tool.
 async fn read(gateway: &Running, name: &str, path: &Path) -> String {
-    let params = json!({"name": "read", "arguments": {"path": path}});
-    let scope = format!("-/{name}");
-    let reply = gateway.try_mcp(&scope, "tools/call", params).await;
-    let answer: Value = serde_json::from_str(&reply.expect("an answer").text()).expect("JSON");
-    let text = answer["result"]["content"][0]["text"].as_str();
-    text.unwrap_or_else(|| panic!("{name}: {answer}"))
-        .to_owned()
+    let (text, _) = called(gateway, &format!("-/{name}"), "read", json!({"path": path})).await;
+    text
 }
 
 #[tokio::test]
 async fn u12_a_projects_own_server_runs_confined_without_its_secrets() {
     let home = Home::new();
-    let kept = Kept::sqlite().await;
-    kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
     let (py, js) = (home.text("py"), home.text("js"));
+    let script = "import sys, runpy; p = sys.argv[1].split('=')[1]; sys.path.insert(0, p); runpy.run_path(p + '/plain.py')";
+    let shell = format!("cd {py} && exec python3 plain.py");
     let commands = [
-        ("venv", vec![format!("{py}/.venv/bin/python"), format!("{py}/server.py")]),
-        ("script", vec!["python3".to_owned(), format!("{py}/plain.py")]),
-        ("shell", vec!["sh".to_owned(), "-c".to_owned(), format!("cd {py} && exec python3 plain.py")]),
+        (
+            "venv",
+            json!([format!("{py}/.venv/bin/python"), format!("{py}/server.py")]),
+        ),
+        ("script", json!(["python3", format!("{py}/plain.py")])),
+        ("shell", json!(["sh", "-c", shell])),
         (
             "flag",
-            vec![
-                "python3".to_owned(),
-                "-c".to_owned(),
-                "import sys, runpy; p = sys.argv[1].split('=')[1]; sys.path.insert(0, p); runpy.run_path(p + '/plain.py')"
-                    .to_owned(),
-                format!("--root={py}"),
-            ],
+            json!(["python3", "-c", script, format!("--root={py}")]),
         ),
-        ("module", vec!["python3".to_owned(), "-m".to_owned(), "pkg".to_owned()]),
-        ("node", vec!["node".to_owned(), format!("{js}/dist/index.js")]),
+        ("module", json!(["python3", "-m", "pkg"])),
+        ("node", json!(["node", format!("{js}/dist/index.js")])),
     ];
-    let mut servers = serde_json::Map::new();
+    let mut servers = json!({});
     for (name, command) in &commands {
-        let mut entry = json!({
+        let command = command.as_array().expect("words");
+        servers[name] = json!({
             "command": command[0],
             "args": command[1..],
             "toolwharf": {"sandbox": {"memory": "1G"}},
         });
-        if *name == "module" {
-            entry["env"] = json!({"PYTHONPATH": py});
-        }
-        servers.insert((*name).to_owned(), entry);
     }
-    kept.servers(servers.into());
+    servers["module"]["env"] = json!({"PYTHONPATH": py});
+    let kept = kept_with(servers).await;
     let gateway = kept.start().await;
     for (name, _) in commands {
         let row = row(&gateway, &format!("/mcp/servers/{name}"), "running").await;
@@ -184,67 +167,49 @@ async fn u12_a_projects_own_server_runs_confined_without_its_secrets() {
         };
         for secret in secrets {
             let text = read(&gateway, name, &home.path(secret)).await;
-            assert!(
-                text.contains("no such file") || text.contains("No such file"),
-                "{name}: {text}"
-            );
+            let is_missing = text.contains("no such file") || text.contains("No such file");
+            assert!(is_missing, "{name}: {text}");
         }
         let text = read(&gateway, name, &home.path("notes/list.txt")).await;
         assert!(!text.contains("to do"), "{name}: {text}");
         // The status lists the project's files and what is hidden in them.
         let files = row["files"].as_array().expect("a list");
-        let hidden: Vec<_> = files
-            .iter()
-            .flat_map(|one| one["hidden"].as_array().into_iter().flatten())
-            .filter_map(Value::as_str)
-            .collect();
+        let hidden = files.iter().filter_map(|one| one["hidden"].as_array());
         let secret = home.text(&format!("{project}/.env"));
-        assert!(hidden.contains(&secret.as_str()), "{name}: {files:?}");
+        let is_hidden = hidden.flatten().any(|file| *file == *secret);
+        assert!(is_hidden, "{name}: {files:?}");
         assert_eq!(row["files_missing"], json!([]), "{name}");
     }
     let shown = said(&kept, &gateway, &["get", "node"]).await;
-    let line = shown
-        .lines()
-        .find(|line| line.starts_with("can read"))
-        .expect("a line");
-    assert!(
-        line.contains(&format!("without {js}/.env and {js}/.npmrc")),
-        "{shown}"
-    );
+    let without = format!("without {js}/.env and {js}/.npmrc");
+    checks::contains(line(&shown, "can read"), &[&without]);
 }
 
 #[tokio::test]
 async fn u12_what_is_not_visible_is_named_before_and_after() {
     let home = Home::new();
-    let kept = Kept::sqlite().await;
-    kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
     let list = home.text("notes/list.txt");
-    let script = format!(
-        "cat {list} >/dev/null && exec python3 {}",
-        home.text("py/plain.py")
-    );
-    let entry = |more: Value| {
-        let mut sandbox = json!({"memory": "1G"});
-        sandbox
-            .as_object_mut()
-            .expect("an object")
-            .extend(more.as_object().cloned().unwrap_or_default());
+    let plain = home.text("py/plain.py");
+    let script = format!("cat {list} >/dev/null && exec python3 {plain}");
+    let entry = |mut sandbox: Value| {
+        sandbox["memory"] = "1G".into();
         json!({"command": "sh", "args": ["-c", script], "toolwharf": {"sandbox": sandbox}})
     };
-    kept.servers(json!({
+    let helper = home.text("py/helper.py");
+    let servers = json!({
         "blind": entry(json!({})),
         "shown": entry(json!({"show": [list]})),
-        "hidden": entry(json!({"show": [list], "hide": [home.text("py/helper.py")]})),
-    }));
+        "hidden": entry(json!({"show": [list], "hide": [helper]})),
+    });
+    let kept = kept_with(servers).await;
     let gateway = kept.start().await;
     let shown = row(&gateway, "/mcp/servers/shown", "running").await;
     assert_eq!(shown["files_missing"], json!([]));
-    for (name, path) in [("blind", &list), ("hidden", &home.text("py/helper.py"))] {
+    for (name, path) in [("blind", &list), ("hidden", &helper)] {
         let what = format!("{name} to fail with the path");
+        let row = format!("/mcp/servers/{name}");
         wait_for_some(&what, DEADLINE, async || {
-            let row = gateway
-                .ok("GET", &format!("/mcp/servers/{name}"), Value::Null)
-                .await;
+            let row = gateway.ok("GET", &row, Value::Null).await;
             let reason = row["reason"].as_str()?;
             let is_named =
                 name == "hidden" || reason.contains(&format!("its sandbox does not show `{path}`"));
@@ -253,14 +218,8 @@ async fn u12_what_is_not_visible_is_named_before_and_after() {
         .await;
     }
     let config = kept.dir.path().join("mcp.json").display().to_string();
-    let doctor = outcome(&kept, &gateway, &["doctor", "--config", &config])
-        .await
-        .out;
-    assert!(
-        doctor.contains(&format!(
-            "server `blind` names `{list}`, which its sandbox does not show"
-        )),
-        "{doctor}"
-    );
-    assert!(!doctor.contains("server `shown` names"), "{doctor}");
+    let doctor = outcome(&kept, &gateway, &["doctor", "--config", &config]).await;
+    let blind = format!("server `blind` names `{list}`, which its sandbox does not show");
+    checks::contains(&doctor.out, &[&blind]);
+    checks::lacks(&doctor.out, &["server `shown` names"]);
 }

@@ -12,8 +12,8 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::Instant};
 
 use crate::{
     api::Api,
-    common::{Gateway, echoes, real::python, scripted, with},
-    support::{Db, legacy, modern},
+    common::{Gateway, LEGACY, checks, echoes, real::python, rpc, scripted, with},
+    support::{Db, both, legacy, modern, with_server},
 };
 
 on_both!(
@@ -34,8 +34,7 @@ fn digest(text: &str) -> String {
 async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {
     let gateway = db.setup().settings(settings).serve().await;
     let api = Api::admin(&gateway);
-    api.project("a").await;
-    api.server("a", "one", entry).await;
+    with_server(&api, "a", entry).await;
     gateway
 }
 
@@ -60,10 +59,7 @@ async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value
         text("error")
     );
     assert_eq!(db.texts(gateway, &row).await, [expected]);
-    assert_eq!(
-        (&call["project"], &call["server"]),
-        (&json!("a"), &json!("one"))
-    );
+    checks::members(&call, json!({"project": "a", "server": "one"}));
     assert_eq!(call["finished_at"].is_null(), status == "open");
     assert_eq!(
         call["duration_us"].is_null(),
@@ -74,13 +70,17 @@ async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value
     call
 }
 
+/// Begins a call that takes a minute. Returns its id.
+async fn slow(peer: &mut Peer) -> u64 {
+    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
+    peer.begin("tools/call", slow).await
+}
+
 async fn p09_every_outcome_is_recorded(db: &Db) {
-    let entry = with(
-        scripted("one", &[]),
-        json!({"callTimeoutMs": 2000, "maxConcurrency": 8}),
-    );
+    let options = json!({"callTimeoutMs": 2000, "maxConcurrency": 8});
+    let entry = with(scripted("one", &[]), options);
     let gateway = gateway_of(db, "", entry).await;
-    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+    for mut peer in both(&gateway, "a").await {
         let arguments = json!({"text": "grüß", "n": 12345678901234567890u64});
         let answer = peer.tool("echo", arguments.clone()).await;
         let call = recorded(db, &gateway, "echo", "ok").await;
@@ -94,35 +94,25 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
         let call = recorded(db, &gateway, "fail", "tool_error").await;
         assert_eq!(call["result_digest"].as_str().map(str::len), Some(64));
 
-        peer.tool(
-            "rpc_error",
-            json!({"code": -32050, "message": "refused so"}),
-        )
-        .await;
+        let error = json!({"code": -32050, "message": "refused so"});
+        peer.tool("rpc_error", error).await;
         let call = recorded(db, &gateway, "rpc_error", "error").await;
-        assert_eq!(
-            (&call["error"], &call["result_digest"]),
-            (&json!("refused so"), &Value::Null)
-        );
+        checks::members(&call, json!({"error": "refused so", "result_digest": null}));
 
         peer.tool("never", json!({})).await;
         let call = recorded(db, &gateway, "never", "timeout").await;
-        assert!(
-            call["error"].as_str().unwrap().contains("2000 ms"),
-            "{call}"
-        );
+        checks::string(&call["error"], &["2000 ms"]);
         let took = Duration::from_micros(call["duration_us"].as_u64().unwrap());
         assert!((2..20).contains(&took.as_secs()), "{took:?}");
 
-        let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
-        let id = peer.begin("tools/call", slow).await;
+        let id = slow(&mut peer).await;
         recorded(db, &gateway, "slow", "open").await;
         peer.cancel(id).await;
         recorded(db, &gateway, "slow", "cancelled").await;
 
         peer.tool("crash", json!({})).await;
         let call = recorded(db, &gateway, "crash", "error").await;
-        assert!(call["error"].as_str().unwrap().contains("`one`"), "{call}");
+        checks::string(&call["error"], &["`one`"]);
         echoes("its return", DEADLINE, &mut peer).await;
     }
     // Listing is not recorded, and neither is a call of an unknown tool.
@@ -139,8 +129,7 @@ async fn p09_the_intent_is_there_before_the_answer(db: &Db) {
     let gateway = gateway_of(db, "", one).await;
     let mut peer = legacy(&gateway, "a").await;
     peer.tool("echo", json!({})).await;
-    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
-    let first = peer.begin("tools/call", slow).await;
+    let first = slow(&mut peer).await;
     let open = recorded(db, &gateway, "slow", "open").await;
     assert_eq!(open["arguments_digest"], digest(r#"{"ms":60000}"#));
     // A queued call is recorded, too.
@@ -166,8 +155,7 @@ async fn p09_what_was_open_when_it_died_is_unknown(db: &Db) {
     let gateway = gateway_of(db, "", scripted("one", &[])).await;
     let mut peer = legacy(&gateway, "a").await;
     peer.tool("echo", json!({})).await;
-    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
-    peer.begin("tools/call", slow).await;
+    slow(&mut peer).await;
     let open = recorded(db, &gateway, "slow", "open").await;
     let gateway = gateway.restarted_after(Signal::KILL).await;
     let call = recorded(db, &gateway, "slow", "unknown").await;
@@ -184,21 +172,18 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
     entry["env"] = json!({"FROM_STORE": "<${KEY}>", "API_TOKEN": "canary-plain"});
     let gateway = gateway_of(db, "[audit]\nbodies = \"full\"\n", entry).await;
     let api = Api::admin(&gateway);
-    api.put(
-        "/projects/a/secrets/KEY",
-        json!({"value": "canary\"quoted\""}),
-    )
-    .await;
+    let secret = json!({"value": "canary\"quoted\""});
+    api.put("/projects/a/secrets/KEY", secret).await;
+
     let mut peer = legacy(&gateway, "a").await;
     let env = peer.tool("env", json!({})).await;
     let env = &env.result()["structuredContent"];
     assert_eq!(env["FROM_STORE"], "<canary\"quoted\">");
     let arguments = json!({"text": "before canary\"quoted\" after", "token": "canary-plain"});
     peer.tool("echo", arguments.clone()).await;
-    peer.tool("fail", json!({"text": "it was canary-plain"}))
-        .await;
-    peer.tool("rpc_error", json!({"message": "it was canary-plain"}))
-        .await;
+    let told = "it was canary-plain";
+    peer.tool("fail", json!({"text": told})).await;
+    peer.tool("rpc_error", json!({"message": told})).await;
     for (tool, status) in [
         ("env", "ok"),
         ("echo", "ok"),
@@ -206,28 +191,17 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
         ("rpc_error", "error"),
     ] {
         let call = recorded(db, &gateway, tool, status).await;
-        let whole = api
-            .get(&format!(
-                "/calls/{}?project=a",
-                call["id"].as_str().unwrap()
-            ))
-            .await;
-        assert!(!whole.to_string().contains("canary"), "{whole}");
-        assert!(whole.to_string().contains("[secret]"), "{whole}");
+        let id = call["id"].as_str().unwrap();
+        let whole = api.get(&format!("/calls/{id}?project=a")).await;
+        checks::lacks(whole.to_string(), &["canary"]);
+        checks::contains(whole.to_string(), &["[secret]"]);
         if tool == "echo" {
             // The rest of the arguments is recorded, and the digest is that of the original text.
             let kept: Value = serde_json::from_str(whole["arguments"].as_str().unwrap()).unwrap();
-            assert_eq!(
-                kept,
-                json!({"text": "before [secret] after", "token": "[secret]"})
-            );
+            let expected = json!({"text": "before [secret] after", "token": "[secret]"});
+            assert_eq!(kept, expected);
             assert_eq!(call["arguments_digest"], digest(&arguments.to_string()));
-            assert!(
-                whole["result"]
-                    .as_str()
-                    .unwrap()
-                    .contains("before [secret] after")
-            );
+            checks::string(&whole["result"], &["before [secret] after"]);
         }
     }
     let told = "SELECT id FROM kb.agent_run_tool_calls
@@ -239,9 +213,8 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
     wait_for_some("the new setting", DEADLINE, async || {
         peer.tool("cwd", json!({})).await;
         let call = recorded(db, &gateway, "cwd", "ok").await;
-        let whole = api
-            .get(&format!("/calls/{}", call["id"].as_str().unwrap()))
-            .await;
+        let id = call["id"].as_str().unwrap();
+        let whole = api.get(&format!("/calls/{id}")).await;
         (whole["arguments"].is_null() && whole["result"].is_null()).then_some(())
     })
     .await;
@@ -253,32 +226,23 @@ async fn p09_a_real_servers_call_is_recorded(db: &Db) {
     let api = Api::admin(&gateway);
     // Callers are identified by their keys.
     let (key, token) = api.key("a", "call").await;
-    let client = gateway
-        .at("/mcp")
-        .with("authorization", &format!("Bearer {token}"));
-    let mut peer = Peer::http(client, crate::common::LEGACY, json!({})).await;
+    let bearer = format!("Bearer {token}");
+    let client = gateway.client().with("authorization", &bearer);
+    let mut peer = Peer::http(client, LEGACY, json!({})).await;
     let arguments = json!({"timezone": "Europe/Paris"});
-    peer.tool("get_current_time", arguments.clone())
-        .await
-        .result();
+    let answer = peer.tool("get_current_time", arguments.clone()).await;
+    answer.result();
     let call = recorded(db, &gateway, "get_current_time", "ok").await;
     assert_eq!(call["arguments_digest"], digest(&arguments.to_string()));
     assert_eq!(call["caller"], format!("key:{key}"));
-    peer.tool("get_current_time", json!({"timezone": "Nowhere/None"}))
-        .await;
+    let nowhere = json!({"timezone": "Nowhere/None"});
+    peer.tool("get_current_time", nowhere).await;
     recorded(db, &gateway, "get_current_time", "tool_error").await;
 }
 
 /// Returns the bytes of a modern tool call.
 fn posted(gateway: &Gateway, project: &str, tool: &str) -> String {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": MODERN,
-        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let params = json!({"name": tool, "arguments": {"ms": 60000}, "_meta": meta});
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-    let body = body.to_string();
+    let body = rpc::modern_call(1, tool, json!({"ms": 60000})).to_string();
     let host = gateway.url.strip_prefix("http://").unwrap();
     format!(
         "POST /mcp/{project} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
@@ -330,10 +294,9 @@ async fn p09_refusals_are_counted(db: &Db) {
     let entry = with(scripted("one", &[]), json!({"maxConcurrency": 1}));
     let gateway = gateway_of(db, "[limits]\nqueue_len = 1\n", entry).await;
     let mut peer = modern(&gateway, "a").await;
-    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
     let mut begun = Vec::new();
     for load in ["calls_in_flight", "calls_waiting"] {
-        begun.push(peer.begin("tools/call", slow.clone()).await);
+        begun.push(slow(&mut peer).await);
         let full = format!("toolwharf_{load}{{project=\"a\",server=\"one\"}} 1");
         wait_for("the server to be busy", DEADLINE, async || {
             gateway.metrics().await.contains(&full)
@@ -361,9 +324,8 @@ async fn p09_refusals_are_counted(db: &Db) {
     // The next line contains the number of refusals since the previous one.
     wait_for("a count in the log", DEADLINE, async || {
         peer.tool("echo", json!({})).await;
-        lines()
-            .iter()
-            .any(|line| line.contains("times since the last such line"))
+        let counted = "times since the last such line";
+        lines().iter().any(|line| line.contains(counted))
     })
     .await;
     for id in begun {
@@ -379,7 +341,7 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
     let count: i64 = match (soak(), db.is_sqlite()) {
         (true, _) => 1_000_000,
         (false, true) => 100_000,
-        // Filling Postgres takes longer.
+        // Filling Postgres takes longer, so it gets fewer calls.
         (false, false) => 10_000,
     };
     let setup = db.setup();
@@ -412,10 +374,9 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
             let failed = place % 20 == 0;
             writes.push(CallWrite::Outcome(CallEnd {
                 id,
-                status: if failed {
-                    CallStatus::Error
-                } else {
-                    CallStatus::Ok
+                status: match failed {
+                    true => CallStatus::Error,
+                    false => CallStatus::Ok,
                 },
                 error: failed.then(|| "no".to_owned()),
                 result_digest: None,
@@ -432,10 +393,7 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
     let gateway = setup.serve().await;
     let api = Api::admin(&gateway);
     api.project("a").await;
-    let since = format!(
-        "since={}Z",
-        began(0).naive_utc().format("%Y-%m-%dT%H:%M:%S")
-    );
+    let since = began(0).naive_utc().format("since=%Y-%m-%dT%H:%M:%SZ");
     let all = api.get(&format!("/calls/statistics?{since}")).await;
     assert_eq!(all["calls"], count, "{all:#}");
     assert_eq!(all["errors"], count / 20);
@@ -444,11 +402,8 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
     assert!(near(&all["p95_us"], 1950.0), "{all:#}");
     let buckets = all["buckets"].as_array().unwrap();
     assert!(buckets.len() > 10 && buckets.len() <= 60, "{all:#}");
-    let sum: i64 = buckets
-        .iter()
-        .map(|bucket| bucket["calls"].as_i64().unwrap())
-        .sum();
-    assert_eq!(sum, count);
+    let of_buckets = buckets.iter().map(|bucket| bucket["calls"].as_i64());
+    assert_eq!(of_buckets.map(Option::unwrap).sum::<i64>(), count);
     assert_eq!(all["servers"].as_array().unwrap().len(), 10);
     assert_eq!(all["servers"][0]["calls"], count / 10);
 

@@ -1,13 +1,13 @@
 //! P12: a server that cannot be reached is left alone for a minute, then tried again.
 //!
-//! The default of a minute is waited for once, with SQLite; clients and an agent are tested in the same wait. With
+//! With SQLite, the test waits for the default of a minute once; clients and an agent are tested in the same wait. With
 //! Postgres, which makes no difference here, the cooldown is shorter.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, Peer, at_once,
+    DEADLINE, at_once,
     llm::{Llm, says},
     wait_for,
 };
@@ -15,9 +15,12 @@ use tokio::time::Instant;
 
 use crate::{
     api::Api,
-    common::{LEGACY, chat, is_away},
-    support::{Db, Governed, pid},
+    common::{chat, checks, is_away},
+    support::{Db, Governed, legacy, pid, restart},
 };
+
+/// Part of the message about a server during its cooldown.
+const FAILED: &str = "3 attempts in a row failed";
 
 on_both!(p12_three_failures_make_it_unavailable_for_a_minute);
 
@@ -36,15 +39,18 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     for project in ["/projects/a", "/projects/agents"] {
         api.put(project, json!({})).await;
     }
-    // Used by an agent only: its chats try the server, and continue without it.
-    let talked = Governed::new(
-        gateway.folder(),
-        "talked",
-        &["--no-builtin", "--tools", "1"],
-    );
+    // Only an agent uses this server. The agent's chats try to start it, and continue without it.
+    let options = ["--no-builtin", "--tools", "1"];
+    let talked = Governed::new(gateway.folder(), "talked", &options);
     talked.order("exit 5");
     let path = "/mcp/servers/talked?project=agents";
     api.put(path, talked.entry()).await;
+    let is = async |path: &str, status: &str, limit: Duration| {
+        wait_for(&format!("{path}: {status}"), limit, async || {
+            api.get(path).await["status"] == status
+        })
+        .await;
+    };
     let say = async || {
         let message = json!({ "message": "Hi" });
         let events = chat::chat(&gateway, "/chat?project=agents", &message).await;
@@ -56,45 +62,26 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         });
         let requests = llm.requests().await;
         let offered = requests.last().unwrap()["body"]["tools"].to_string();
-        assert_eq!(
-            missing.is_none(),
-            offered.contains("\"tool_0\""),
-            "{offered}"
-        );
+        let is_offered = offered.contains("\"tool_0\"");
+        assert_eq!(missing.is_none(), is_offered, "{offered}");
         missing
     };
-    assert!(
-        say()
-            .await
-            .is_some_and(|reason| reason.contains("exit code 5"))
-    );
-    wait_for("three attempts for the agent", DEADLINE, async || {
-        api.get(path).await["status"] == "unavailable"
-    })
-    .await;
-    let told = say().await.unwrap();
-    assert!(told.contains("3 attempts in a row failed"), "{told}");
+    checks::contains(say().await.unwrap(), &["exit code 5"]);
+    is(path, "unavailable", DEADLINE).await;
+    checks::contains(say().await.unwrap(), &[FAILED]);
     assert_eq!(talked.starts(), 3);
+    let path_of = |server: &Governed| format!("/mcp/servers/{}?project=a", server.name());
     let servers = ["bad", "mended"].map(|name| Governed::new(gateway.folder(), name, &[]));
     let mut peers = Vec::new();
     for server in &servers {
         server.order("exit 5");
-        let path = format!("/mcp/servers/{}?project=a", server.name());
-        api.put(&path, server.entry()).await;
-        let one = gateway.at(&format!("/mcp/a/{}", server.name()));
-        peers.push(Peer::http(one, LEGACY, json!({})).await);
+        api.put(&path_of(server), server.entry()).await;
+        peers.push(legacy(&gateway, &format!("a/{}", server.name())).await);
     }
-    let shown = async |server: &Governed| {
-        api.get(&format!("/mcp/servers/{}?project=a", server.name()))
-            .await
-    };
     for (server, peer) in servers.iter().zip(&mut peers) {
         let failed = peer.tool("echo", json!({})).await;
         assert!(is_away(&failed.response), "{failed:?}");
-        wait_for("three attempts", DEADLINE, async || {
-            shown(server).await["status"] == "unavailable"
-        })
-        .await;
+        is(&path_of(server), "unavailable", DEADLINE).await;
         assert_eq!(server.starts(), 3);
     }
     let since = Instant::now();
@@ -105,13 +92,10 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     let is_refused = |answer: &Value, start: Instant| {
         assert!(is_away(answer), "{answer}");
         at_once("the call", start);
-        let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.contains("3 attempts in a row failed"), "{message}");
+        checks::string(&answer["error"]["message"], &[FAILED]);
         let retry = answer["error"]["data"]["retryAfterMs"].as_u64().unwrap();
-        assert!(
-            (seconds * 1000 / 3..=seconds * 1000).contains(&retry),
-            "{retry}"
-        );
+        let expected = seconds * 1000 / 3..=seconds * 1000;
+        assert!(expected.contains(&retry), "{retry}");
     };
     for (server, peer) in servers.iter().zip(&mut peers) {
         for _ in 0..5 {
@@ -119,15 +103,10 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
             let refused = peer.tool("echo", json!({})).await;
             is_refused(&refused.response, start);
         }
-        let shown = shown(server).await;
-        let reason = shown["reason"].as_str().unwrap();
-        assert!(reason.contains("3 attempts in a row failed"), "{shown}");
-        assert!(
-            shown["next_attempt_ms"]
-                .as_u64()
-                .is_some_and(|ms| ms <= seconds * 1000),
-            "{shown}"
-        );
+        let shown = api.get(&path_of(server)).await;
+        checks::string(&shown["reason"], &[FAILED]);
+        let next = shown["next_attempt_ms"].as_u64();
+        assert!(next.is_some_and(|ms| ms <= seconds * 1000), "{shown}");
         assert_eq!(server.starts(), 3, "a call tried it");
     }
     // Two servers recover in the meantime, which is noticed only after the minute.
@@ -135,25 +114,16 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     talked.order("");
     let over = cooldown + Duration::from_secs(15);
     for server in &servers {
-        wait_for("the end of the cooldown", over, async || {
-            shown(server).await["status"] == "idle"
-        })
-        .await;
+        is(&path_of(server), "idle", over).await;
         assert_eq!(server.starts(), 3, "it was tried before it was needed");
     }
-    assert!(
-        since.elapsed() > cooldown - Duration::from_secs(10),
-        "{:?}",
-        since.elapsed()
-    );
-    wait_for("the end of the agent's cooldown", over, async || {
-        api.get(path).await["status"] == "idle"
-    })
-    .await;
+    let passed = since.elapsed();
+    assert!(passed > cooldown - Duration::from_secs(10), "{passed:?}");
+    is(path, "idle", over).await;
     assert_eq!(talked.starts(), 3);
     assert_eq!(say().await, None, "the next turn has its tools");
     assert_eq!(talked.starts(), 4);
-    // Half open: the next callers share one attempt.
+    // The circuit breaker is half open: the next callers share one attempt.
     let mut asked = Vec::new();
     for _ in 0..3 {
         asked.push(peers[0].begin("tools/call", json!({"name": "echo"})).await);
@@ -161,22 +131,18 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     for id in asked {
         assert!(is_away(&peers[0].finish(id).await));
     }
-    let bad = shown(&servers[0]).await;
+    let bad = api.get(&path_of(&servers[0])).await;
     assert_eq!(bad["status"], "unavailable", "{bad}");
-    assert!(
-        bad["next_attempt_ms"]
-            .as_u64()
-            .is_some_and(|ms| ms > (seconds - 10) * 1000),
-        "{bad}"
-    );
+    let next = bad["next_attempt_ms"].as_u64();
+    assert!(next > Some((seconds - 10) * 1000), "{bad}");
     assert_eq!(servers[0].starts(), 4);
     let first = pid(&mut peers[1], "pid").await;
     assert_eq!(pid(&mut peers[1], "pid").await, first);
     assert_eq!(servers[1].starts(), 4);
-    assert_eq!(shown(&servers[1]).await["status"], "running");
+    let mended = api.get(&path_of(&servers[1])).await;
+    assert_eq!(mended["status"], "running");
     // A manual restart ends the cooldown.
     servers[0].order("");
-    api.ok("POST", "/mcp/servers/bad/restart?project=a", json!({}))
-        .await;
+    restart(&api, "bad", "a").await;
     pid(&mut peers[0], "pid").await;
 }

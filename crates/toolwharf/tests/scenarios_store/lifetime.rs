@@ -8,8 +8,8 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     api::Api,
-    common::{gone, scripted, tools},
-    support::{Db, Governed, legacy, modern, pid},
+    common::{checks, gone, scripted, tools},
+    support::{Db, Governed, legacy, modern, pid, with_server},
 };
 
 on_both!(
@@ -19,11 +19,8 @@ on_both!(
 );
 
 async fn p05_a_server_is_terminated_then_killed(db: &Db) {
-    let gateway = db
-        .setup()
-        .settings("[limits]\nstop_grace = \"2s\"\n")
-        .serve()
-        .await;
+    let settings = "[limits]\nstop_grace = \"2s\"\n";
+    let gateway = db.setup().settings(settings).serve().await;
     let api = Api::admin(&gateway);
     // The server records SIGTERM and keeps running.
     let script = r#"trap 'echo term >> "$0"' TERM; exec 3<&0; "$1" --ignore-eof --ignore-sigterm <&3 & while :; do sleep 0.1; done"#;
@@ -39,11 +36,11 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
     let mut peers = Vec::new();
     let mut pids = Vec::new();
     for project in ["changed", "removed", "disabled"] {
-        api.put(&format!("/projects/{project}"), settings.clone())
-            .await;
-        let path = |name: &str| format!("/mcp/servers/{name}?project={project}");
-        api.put(&path("stubborn"), stubborn(project)).await;
-        api.put(&path("polite"), scripted("polite", &[])).await;
+        let path = format!("/projects/{project}");
+        api.put(&path, settings.clone()).await;
+        api.server(project, "stubborn", stubborn(project)).await;
+        let polite = scripted("polite", &[]);
+        api.server(project, "polite", polite).await;
         let mut peer = legacy(&gateway, project).await;
         for server in ["stubborn", "polite"] {
             pids.push(pid(&mut peer, &format!("{server}__pid")).await);
@@ -51,9 +48,9 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
         peers.push(peer);
     }
     let start = Instant::now();
-    // Reconfigured, removed with its project, or disabled with its project.
-    api.server("changed", "stubborn", scripted("stubborn", &[]))
-        .await;
+    // The servers are reconfigured, removed with their project, or disabled with their project.
+    let stubborn = scripted("stubborn", &[]);
+    api.server("changed", "stubborn", stubborn).await;
     let mut entry = scripted("polite", &[]);
     entry["env"] = json!({"NEW": "yes"});
     api.server("changed", "polite", entry).await;
@@ -73,10 +70,8 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
         pids.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
     gone(&polite, false, Duration::from_secs(2)).await;
     gone(&stubborn, true, Duration::from_secs(10)).await;
-    assert!(
-        start.elapsed() >= Duration::from_millis(1500),
-        "they had no time to exit by themselves"
-    );
+    let had_time = start.elapsed() >= Duration::from_millis(1500);
+    assert!(had_time, "they had no time to exit by themselves");
     for file in ["changed", "removed", "disabled"] {
         assert!(is_told(file), "{file}: it was killed without SIGTERM");
     }
@@ -89,12 +84,11 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     let servers = ["listed", "called"].map(|name| Governed::new(&folder, name, &["--tools", "1"]));
     for server in &servers {
         let project = server.name();
-        api.project(project).await;
-        api.server(project, "one", server.entry()).await;
+        with_server(&api, project, server.entry()).await;
     }
     let starts = || [servers[0].starts(), servers[1].starts()];
     assert_eq!(starts(), [0, 0], "registering a server must not start it");
-    // Never used before: the list has to wait for it, and so does a call.
+    // The servers were never used before, so a list or a call has to wait for the start.
     let mut list = legacy(&gateway, "listed").await;
     assert_eq!(starts(), [0, 0], "the handshake must not start it");
     assert!(tools(&mut list).await.contains(&"tool_0".to_owned()));
@@ -104,10 +98,8 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     assert_eq!(starts(), [1, 1]);
     for _ in 0..5 {
         assert_eq!(pid(&mut call, "pid").await, first);
-        assert_eq!(
-            pid(&mut legacy(&gateway, "called").await, "pid").await,
-            first
-        );
+        let mut other = legacy(&gateway, "called").await;
+        assert_eq!(pid(&mut other, "pid").await, first);
         tools(&mut call).await;
     }
     assert_eq!(starts(), [1, 1]);
@@ -116,24 +108,16 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);
     for server in &servers {
-        let shown = api
-            .get(&format!("/mcp/servers/one?project={}", server.name()))
-            .await;
-        assert_eq!(
-            (&shown["status"], &shown["starts"]),
-            (&json!("idle"), &json!(0)),
-            "{shown}"
-        );
+        let path = format!("/mcp/servers/one?project={}", server.name());
+        let shown = api.get(&path).await;
+        checks::members(&shown, json!({"status": "idle", "starts": 0}));
     }
     assert_eq!(starts(), [1, 1], "it was started at boot");
     let mut peer = legacy(&gateway, "called").await;
     let second = pid(&mut peer, "pid").await;
     assert_ne!(second, first);
-    assert_eq!(
-        starts(),
-        [1, 2],
-        "the first use in one project must not start another project's server"
-    );
+    // The first use in one project does not start another project's server.
+    assert_eq!(starts(), [1, 2]);
     // A list request is answered from the known list, and starts the server in the background.
     let mut peer = legacy(&gateway, "listed").await;
     assert!(tools(&mut peer).await.contains(&"tool_0".to_owned()));
@@ -142,8 +126,7 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     })
     .await;
     let shown = api.get("/mcp/servers/one?project=called").await;
-    assert_eq!(shown["pid"], second);
-    assert_eq!(shown["status"], "running");
+    checks::members(&shown, json!({"pid": second, "status": "running"}));
 }
 
 async fn p11_a_project_shares_one_connection(db: &Db) {
@@ -151,10 +134,9 @@ async fn p11_a_project_shares_one_connection(db: &Db) {
     let api = Api::admin(&gateway);
     let server = Governed::new(gateway.folder(), "shared", &[]);
     for project in ["a", "b"] {
-        api.project(project).await;
-        api.server(project, "one", server.entry()).await;
+        with_server(&api, project, server.entry()).await;
     }
-    // All at once, of both eras and projects, before anything is connected.
+    // Clients of both eras and projects call at once, before any server is connected.
     let mut clients = JoinSet::new();
     for n in 0..16 {
         let project = if n % 2 == 0 { "a" } else { "b" };
@@ -175,16 +157,11 @@ async fn p11_a_project_shares_one_connection(db: &Db) {
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert_eq!((seen[0].0, seen[1].0), ("a", "b"));
     assert_ne!(seen[0].1, seen[1].1, "two projects share a process");
-    assert_eq!(
-        server.starts(),
-        2,
-        "racing first calls started it more than once"
-    );
+    let starts = server.starts();
+    assert_eq!(starts, 2, "racing first calls started it more than once");
     for (project, process) in seen {
-        let shown = api
-            .get(&format!("/mcp/servers/one?project={project}"))
-            .await;
-        assert_eq!(shown["pid"], process);
-        assert_eq!(shown["calls"], 16);
+        let path = format!("/mcp/servers/one?project={project}");
+        let shown = api.get(&path).await;
+        checks::members(&shown, json!({"pid": process, "calls": 16}));
     }
 }

@@ -1,12 +1,12 @@
-//! Approval of tool definitions: for which configuration, for how long, and when it is impossible.
+//! Approval of tool definitions: for which configuration it holds, for how long, and when it is impossible.
 
 use serde_json::{Value, json};
 use testkit::{DEADLINE, wait_for};
 
 use crate::{
     api::Api,
-    common::{Gateway, tools, with},
-    support::{Db, Governed, legacy},
+    common::{Gateway, checks, tools, with},
+    support::{Db, Governed, kept, legacy, restart, with_server},
 };
 
 on_both!(
@@ -25,15 +25,14 @@ fn described(server: &Governed, words: &str) -> Value {
     entry
 }
 
-/// Waits until the database has `count` pins for `one`, `pending` of them with a changed definition.
-async fn pinned(db: &Db, gateway: &Gateway, count: usize, pending: usize) {
-    let rows = |which: &str| format!("SELECT tool FROM kb.tool_pins WHERE server = 'one'{which}");
+/// Waits until the database has `count` pins for a server, `pending` of them with a changed definition.
+async fn pinned(db: &Db, gateway: &Gateway, server: &str, count: usize, pending: usize) {
+    let rows =
+        |which: &str| format!("SELECT tool FROM kb.tool_pins WHERE server = '{server}'{which}");
     wait_for("the pins", DEADLINE, async || {
         let all = db.texts(gateway, &rows("")).await.len();
-        let changed = db
-            .texts(gateway, &rows(" AND pending_digest IS NOT NULL"))
-            .await
-            .len();
+        let changed = rows(" AND pending_digest IS NOT NULL");
+        let changed = db.texts(gateway, &changed).await.len();
         (all, changed) == (count, pending)
     })
     .await;
@@ -52,9 +51,8 @@ async fn kept_back(api: &Api<'_>) -> [u64; 3] {
     let status = api.get("/status").await;
     let found = status["kept_back"].as_array().unwrap().iter();
     let mut of_status = found.filter(|kept| kept["server"] == "one" && kept["project"] == "a");
-    let of_status = of_status
-        .next()
-        .map_or(0, |kept| kept["tools"].as_u64().unwrap());
+    let of_status = of_status.next().map(|kept| kept["tools"].as_u64());
+    let of_status = of_status.map_or(0, Option::unwrap);
     [of_server.unwrap(), of_tools as u64, of_status]
 }
 
@@ -64,11 +62,18 @@ async fn refused(gateway: &Gateway, tool: &str) -> String {
     let error = &answer.response["error"];
     assert_eq!(error["data"]["reason"], "kept_back", "{answer:?}");
     let message = error["message"].as_str().unwrap();
-    assert!(
-        message.contains("is kept back") && message.contains("`one`"),
-        "{message}"
-    );
+    checks::contains(message, &["is kept back", "`one`"]);
     message.to_owned()
+}
+
+/// Waits until the list of tools contains this text.
+async fn lists(gateway: &Gateway, text: &str) {
+    wait_for("the new words", DEADLINE, async || {
+        let mut peer = legacy(gateway, "a").await;
+        let answer = peer.request("tools/list", json!({})).await;
+        answer.result()["tools"].to_string().contains(text)
+    })
+    .await;
 }
 
 async fn a_name_that_cannot_be_kept_is_nothing_to_the_others(db: &Db) {
@@ -87,23 +92,17 @@ async fn a_name_that_cannot_be_kept_is_nothing_to_the_others(db: &Db) {
         &long,
     ];
     let server = Governed::new(gateway.folder(), "one", &options);
-    api.project("a").await;
-    api.server("a", "one", server.entry()).await;
+    with_server(&api, "a", server.entry()).await;
     let names = ["tool_0", "tool_1", "odd name/\u{fc}"];
     assert_eq!(listed(&gateway).await, names);
-    gateway
-        .logged("has control characters in its name and is left out")
-        .await;
-    pinned(db, &gateway, 3, 0).await;
+    let left_out = "has control characters in its name and is left out";
+    gateway.logged(left_out).await;
+    pinned(db, &gateway, "one", 3, 0).await;
     // A definition that cannot be stored is not served.
     assert_eq!(kept_back(&api).await, [1; 3]);
     let message = refused(&gateway, &long).await;
-    assert!(message.contains("longer than 1024 bytes"), "{message}");
-    let snapshot = "SELECT server FROM kb.catalog_snapshots WHERE server = 'one'";
-    wait_for("the snapshot", DEADLINE, async || {
-        db.texts(&gateway, snapshot).await == ["one"]
-    })
-    .await;
+    checks::contains(&message, &["longer than 1024 bytes"]);
+    kept(db, &gateway, "one").await;
 
     server.order(EVIL);
     let gateway = gateway.restarted().await;
@@ -113,7 +112,7 @@ async fn a_name_that_cannot_be_kept_is_nothing_to_the_others(db: &Db) {
     .await;
     for name in ["tool_0", "tool_1"] {
         let message = refused(&gateway, name).await;
-        assert!(message.contains("has changed its definition"), "{message}");
+        checks::contains(&message, &["has changed its definition"]);
     }
 }
 
@@ -122,25 +121,15 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     let api = Api::admin(&gateway);
     let server = Governed::new(gateway.folder(), "one", &["--no-builtin", "--tools", "2"]);
     let entry = |words: &str| described(&server, words);
-    api.project("a").await;
-    api.server("a", "one", entry("Finds")).await;
+    with_server(&api, "a", entry("Finds")).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
-    pinned(db, &gateway, 2, 0).await;
+    pinned(db, &gateway, "one", 2, 0).await;
     let path = "/mcp/servers/one/changes?project=a";
     assert_eq!(api.get(path).await["changes"], json!([]));
 
     // Editing the entry approves the resulting definitions, which is recorded.
     api.server("a", "one", entry("Finds better")).await;
-    wait_for("the new words", DEADLINE, async || {
-        let answer = legacy(&gateway, "a")
-            .await
-            .request("tools/list", json!({}))
-            .await;
-        answer.result()["tools"]
-            .to_string()
-            .contains("Finds better (one 1)")
-    })
-    .await;
+    lists(&gateway, "Finds better (one 1)").await;
     assert_eq!(kept_back(&api).await, [0; 3]);
     wait_for("the record", DEADLINE, async || {
         api.get(path).await["changes"].as_array().unwrap().len() == 2
@@ -148,38 +137,29 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     .await;
     for change in api.get(path).await["changes"].as_array().unwrap() {
         assert_eq!(change["cause"], "configuration", "{change}");
-        let diff = change["diff"].as_str().unwrap();
-        assert!(
-            diff.contains("\n-  \"description\": \"Finds (one"),
-            "{diff}"
-        );
-        assert!(
-            diff.contains("\n+  \"description\": \"Finds better (one"),
-            "{diff}"
-        );
+        let changed = [
+            "\n-  \"description\": \"Finds (one",
+            "\n+  \"description\": \"Finds better (one",
+        ];
+        checks::string(&change["diff"], &changed);
     }
     // A change that is not part of the identity has no effect: same server and definitions, another timeout.
     let other = with(entry("Finds better"), json!({"callTimeoutMs": 5000}));
     api.server("a", "one", other.clone()).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     server.order(EVIL);
-    api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
-        .await;
+    restart(&api, "one", "a").await;
     wait_for("the server to be back", DEADLINE, async || {
         kept_back(&api).await == [2; 3]
     })
     .await;
     assert_eq!(listed(&gateway).await, Vec::<String>::new());
     let message = refused(&gateway, "tool_0").await;
-    for part in [
-        "role `manage`",
-        "toolwharf tools approve one/tool_0 --project a",
-    ] {
-        assert!(message.contains(part), "{message}");
-    }
-    pinned(db, &gateway, 2, 2).await;
+    let command = "toolwharf tools approve one/tool_0 --project a";
+    checks::contains(&message, &["role `manage`", command]);
+    pinned(db, &gateway, "one", 2, 2).await;
 
-    // All at once, or none.
+    // An approval of several tools applies to all or to none.
     let shown = api.get("/tools?project=a&server=one").await;
     let digest = |at: usize| shown["tools"][at]["quarantine"]["digest"].clone();
     let wrong = json!({"tools": {"tool_0": digest(0), "tool_1": "0".repeat(64)}}).to_string();
@@ -207,34 +187,26 @@ async fn a_product_update_is_agreed_to_with_its_definitions(db: &Db) {
     api.project("a").await;
     let install = async |version: &str| {
         let entry = described(&server, version);
-        let manifest =
-            json!({"name": "search", "version": version, "mcp": {"servers": {"one": entry}}});
+        let servers = json!({"servers": {"one": entry}});
+        let manifest = json!({"name": "search", "version": version, "mcp": servers});
         api.put("/projects/a/products/search", manifest).await
     };
     install("1").await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
-    pinned(db, &gateway, 2, 0).await;
+    pinned(db, &gateway, "one", 2, 0).await;
     install("2").await;
-    wait_for("the new words", DEADLINE, async || {
-        let answer = legacy(&gateway, "a")
-            .await
-            .request("tools/list", json!({}))
-            .await;
-        answer.result()["tools"].to_string().contains("2 (one 1)")
-    })
-    .await;
+    lists(&gateway, "2 (one 1)").await;
     let product = async || api.get("/projects/a/products/search").await;
     assert_eq!(product().await["kept_back"], 0);
     // The product is unchanged, but its server's definitions change.
     server.order(EVIL);
-    api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
-        .await;
+    restart(&api, "one", "a").await;
     listed(&gateway).await;
     wait_for("its warning", DEADLINE, async || {
         product().await["kept_back"] == 2
     })
     .await;
-    // Installing the next version is a new decision.
+    // Installing the next version approves its definitions.
     server.order("");
     install("3").await;
     listed(&gateway).await;
@@ -245,7 +217,7 @@ async fn a_product_update_is_agreed_to_with_its_definitions(db: &Db) {
 }
 
 async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
-    // One server of a project, one of the configuration file.
+    // One server is in a project, the other in the configuration file.
     let setup = db.setup();
     let folder = setup.folder().to_owned();
     let options = ["--no-builtin", "--tools", "2"];
@@ -253,15 +225,10 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
     let shared = Governed::new(&folder, "two", &options);
     let mut gateway = setup.server("two", shared.entry()).serve().await;
     let api = Api::admin(&gateway);
-    api.project("a").await;
-    api.server("a", "one", own.entry()).await;
+    with_server(&api, "a", own.entry()).await;
     assert_eq!(listed(&gateway).await.len(), 2);
-    pinned(db, &gateway, 2, 0).await;
-    let pins = "SELECT tool FROM kb.tool_pins WHERE server = 'two'";
-    wait_for("the pins", DEADLINE, async || {
-        db.texts(&gateway, pins).await.len() == 2
-    })
-    .await;
+    pinned(db, &gateway, "one", 2, 0).await;
+    pinned(db, &gateway, "two", 2, 0).await;
 
     own.order(EVIL);
     shared.order(EVIL);

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     api::{Api, problem},
     common::{
-        gone,
+        checks, gone,
         real::{everything_at, python, said},
         scripted, tools,
     },
-    support::{Db, legacy, modern, pid},
+    support::{Db, both, legacy, pid},
 };
 
 on_both!(
@@ -60,14 +60,12 @@ async fn p01_a_projects_servers_are_rows(db: &Db) {
     let rows = "SELECT name || ' ' || project_id || ' ' || transport || ' ' || description || ' '
                 || CASE WHEN enabled THEN 'on' ELSE 'off' END || CASE WHEN product_id IS NULL THEN '' ELSE '!' END
                 FROM kb.project_mcp_servers ORDER BY created_at";
-    assert_eq!(
-        db.texts(&gateway, rows).await,
-        [
-            "one a stdio the first off",
-            "two a sse  on",
-            "three a http  on"
-        ]
-    );
+    let expected = [
+        "one a stdio the first off",
+        "two a sse  on",
+        "three a http  on",
+    ];
+    assert_eq!(db.texts(&gateway, rows).await, expected);
     // The configuration can be queried with SQL. Variables are stored unresolved.
     let asked =
         "SELECT (config->>'command') || ' ' || (config->'args'->>1) || ' ' || (config->'env'->>'B')
@@ -75,10 +73,8 @@ async fn p01_a_projects_servers_are_rows(db: &Db) {
     assert_eq!(db.texts(&gateway, asked).await, ["run ${A} ${B}"]);
     let asked = "SELECT (config->>'url') || ' ' || (config->'headers'->>'K')
                  FROM kb.project_mcp_servers WHERE name = 'two'";
-    assert_eq!(
-        db.texts(&gateway, asked).await,
-        ["https://x.example.com ${K}"]
-    );
+    let found = db.texts(&gateway, asked).await;
+    assert_eq!(found, ["https://x.example.com ${K}"]);
 }
 
 async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
@@ -105,10 +101,8 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
                     ORDER BY s.name";
         let rows = db.texts(&gateway, rows).await;
         let rows = rows.iter().map(|row| row.rsplit_once(' ').unwrap());
-        let rows: (Vec<_>, Vec<_>) = rows
-            .map(|(row, id)| (row.to_owned(), id.to_owned()))
-            .unzip();
-        rows
+        let rows = rows.map(|(row, id)| (row.to_owned(), id.to_owned()));
+        rows.unzip::<_, _, Vec<_>, Vec<_>>()
     };
     let (first, ids) = rows().await;
     assert_eq!(first, ["a clock 1 everything sse", "a clock 1 time stdio"]);
@@ -117,25 +111,21 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
         "source_timezone": "Europe/Paris", "time": "12:00", "target_timezone": "Asia/Tokyo",
     });
     let converted = peer.tool("convert_time", convert.clone()).await;
-    assert!(
-        said(converted.result()).contains("Asia/Tokyo"),
-        "{converted:?}"
-    );
+    checks::contains(said(converted.result()), &["Asia/Tokyo"]);
     let echo = peer.tool("echo", json!({"message": "x"})).await;
     assert_eq!(said(echo.result()), "Echo: x");
-    let shown = api.get("/mcp/servers/time?project=a").await;
-    let process = shown["pid"].as_u64().unwrap();
+    let server = "/mcp/servers/time?project=a";
+    let process = api.get(server).await["pid"].as_u64().unwrap();
 
     // The same manifest again changes nothing, not even the process.
     let again = api.ask("PUT", path, yaml, &kind).await;
     assert_eq!(again.status, 200, "{}", again.text());
     assert_eq!(rows().await, (first, ids.clone()));
-    let shown = api.get("/mcp/servers/time?project=a").await;
-    assert_eq!(shown["pid"], process);
+    assert_eq!(api.get(server).await["pid"], process);
 
     // An invalid manifest changes nothing either.
-    let wrong =
-        json!({"name": "clock", "version": "2", "mcp": {"servers": {"time": {"args": []}}}});
+    let servers = json!({"servers": {"time": {"args": []}}});
+    let wrong = json!({"name": "clock", "version": "2", "mcp": servers});
     let refused = api.ask("PUT", path, wrong.to_string(), &[]).await;
     problem(&refused, 422);
     assert_eq!(rows().await.1, ids);
@@ -151,16 +141,11 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     let (second, new_ids) = rows().await;
     assert_eq!(second, ["a clock 2 added stdio", "a clock 2 time stdio"]);
     assert_eq!(new_ids[1], ids[1], "the row of `time` was replaced");
-    gone(
-        &[u32::try_from(process).unwrap()],
-        false,
-        Duration::from_secs(10),
-    )
-    .await;
-    let now = peer
-        .tool("get_current_time", json!({"timezone": "Asia/Tokyo"}))
-        .await;
-    assert!(said(now.result()).contains("Asia/Tokyo"), "{now:?}");
+    let limit = Duration::from_secs(10);
+    gone(&[u32::try_from(process).unwrap()], false, limit).await;
+    let tokyo = json!({"timezone": "Asia/Tokyo"});
+    let now = peer.tool("get_current_time", tokyo).await;
+    checks::contains(said(now.result()), &["Asia/Tokyo"]);
     let listed = tools(&mut peer).await;
     assert!(listed.contains(&"pid".to_owned()), "{listed:?}");
     assert!(!listed.contains(&"get-sum".to_owned()), "{listed:?}");
@@ -173,7 +158,7 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     let left = "SELECT project_id || ' ' || name FROM kb.project_mcp_servers";
     assert_eq!(db.texts(&gateway, left).await, ["b time"]);
     assert_eq!(tools(&mut peer).await, Vec::<String>::new());
-    gone(&[added], false, Duration::from_secs(10)).await;
+    gone(&[added], false, limit).await;
 }
 
 async fn p03_stdio_is_a_child_of_command_args_and_env(db: &Db) {
@@ -186,23 +171,18 @@ async fn p03_stdio_is_a_child_of_command_args_and_env(db: &Db) {
     api.server("a", "child", entry).await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     api.server("a", "time", time).await;
-    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+    for mut peer in both(&gateway, "a").await {
         let listed = tools(&mut peer).await;
         assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");
         let env = peer.tool("env", json!({})).await;
         let env = &env.result()["structuredContent"];
-        assert_eq!(env["GREETING"], "hello");
-        assert_eq!(env["OF_THE_HOST"], Value::Null);
+        checks::members(env, json!({"GREETING": "hello", "OF_THE_HOST": null}));
         let cwd = peer.tool("cwd", json!({})).await;
         assert_eq!(cwd.text(), gateway.folder().to_str().unwrap());
         let tools = peer.request("tools/list", json!({})).await;
-        assert!(
-            tools.response.to_string().contains("Europe/Paris"),
-            "{tools:?}"
-        );
-        let now = peer
-            .tool("get_current_time", json!({"timezone": "Europe/Paris"}))
-            .await;
-        assert!(said(now.result()).contains("Europe/Paris"), "{now:?}");
+        checks::contains(tools.response.to_string(), &["Europe/Paris"]);
+        let paris = json!({"timezone": "Europe/Paris"});
+        let now = peer.tool("get_current_time", paris).await;
+        checks::contains(said(now.result()), &["Europe/Paris"]);
     }
 }

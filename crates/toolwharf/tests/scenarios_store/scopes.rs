@@ -7,8 +7,8 @@ use testkit::{DEADLINE, Peer, peer, wait_for};
 
 use crate::{
     api::Api,
-    common::{Gateway, LEGACY, names, real::python, scripted, tools},
-    support::{Db, legacy, modern, pid},
+    common::{Gateway, LEGACY, checks, names, real::python, rpc, says, scripted, tools},
+    support::{Db, both, legacy, pid, works},
 };
 
 on_both!(
@@ -21,50 +21,35 @@ on_both!(
 );
 
 async fn p08_names_are_kept_as_given(db: &Db) {
-    let gateway = db
-        .setup()
-        .settings("naming = \"always-prefix\"\n")
-        .serve()
-        .await;
+    let settings = "naming = \"always-prefix\"\n";
+    let gateway = db.setup().settings(settings).serve().await;
     let api = Api::admin(&gateway);
     api.project("a").await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     api.server("a", "time", time).await;
     let options = ["--no-builtin", "--tools", "2", "--prompts", "1"];
     api.server("a", "one", scripted("one", &options)).await;
-    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+    for mut peer in both(&gateway, "a").await {
         let mut listed = tools(&mut peer).await;
         listed.sort();
-        assert_eq!(
-            listed,
-            ["convert_time", "get_current_time", "tool_0", "tool_1"]
-        );
-        assert_eq!(
-            names(&mut peer, "prompts/list", "prompts", "name").await,
-            ["prompt_0"]
-        );
-        let answer = peer.tool("tool_1", json!({"n": 1})).await;
-        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+        let expected = ["convert_time", "get_current_time", "tool_0", "tool_1"];
+        assert_eq!(listed, expected);
+        let prompts = names(&mut peer, "prompts/list", "prompts", "name").await;
+        assert_eq!(prompts, ["prompt_0"]);
+        works(&mut peer, "tool_1").await;
     }
     // A clash is an error that names both tools, and both can still be reached.
-    api.server(
-        "a",
-        "two",
-        scripted("two", &["--no-builtin", "--tools", "1"]),
-    )
-    .await;
+    let two = scripted("two", &["--no-builtin", "--tools", "1"]);
+    api.server("a", "two", two).await;
     let mut peer = legacy(&gateway, "a").await;
     wait_for("both", DEADLINE, async || {
         let listed = tools(&mut peer).await;
-        listed
-            .iter()
-            .filter(|name| name.ends_with("tool_0"))
-            .count()
-            == 2
+        let clashing = listed.iter().filter(|name| name.ends_with("tool_0"));
+        clashing.count() == 2
     })
     .await;
     let line = gateway.logged("tool_0").await;
-    assert!(line.contains("`one`") && line.contains("`two`"), "{line}");
+    checks::contains(&line, &["`one`", "`two`"]);
     let listed = tools(&mut peer).await;
     assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");
     for name in listed.iter().filter(|name| name.ends_with("tool_0")) {
@@ -79,8 +64,8 @@ async fn two_projects(db: &Db) -> Gateway {
     for (project, tools) in [("red", "1"), ("blue", "2")] {
         api.project(project).await;
         let options = ["--tools", tools, "--prompts", tools, "--resources", tools];
-        api.server(project, "own", scripted(project, &options))
-            .await;
+        let own = scripted(project, &options);
+        api.server(project, "own", own).await;
     }
     gateway
 }
@@ -109,7 +94,7 @@ async fn g08_a_project_is_named_by_path_header_or_meta(db: &Db) {
     }
 }
 
-/// Asserts that exactly the project's own tools, prompts and resources are there.
+/// Asserts that exactly the project's own tools, prompts and resources are visible.
 async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize) {
     let what = format!("{by:?} {form} {project}");
     let base = if form == "sse" { "/sse" } else { "/mcp" };
@@ -131,51 +116,34 @@ async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize
     };
     let expected =
         |prefix: &str| -> Vec<String> { (0..count).map(|n| format!("{prefix}{n}")).collect() };
+    let of_resources = "resource://own/scripted://";
     for (method, list, member, prefix) in [
         ("tools/list", "tools", "name", "tool_"),
         ("prompts/list", "prompts", "name", "prompt_"),
-        (
-            "resources/list",
-            "resources",
-            "uri",
-            "resource://own/scripted://",
-        ),
+        ("resources/list", "resources", "uri", of_resources),
     ] {
         let outcome = peer.request(method, params(json!({}))).await;
         let items = outcome.result()[list].as_array().unwrap();
-        let found: Vec<&str> = items
-            .iter()
-            .filter_map(|item| item[member].as_str())
-            .collect();
-        let found: Vec<&str> = found
-            .into_iter()
-            .filter(|name| name.starts_with(prefix))
-            .collect();
+        let found = items.iter().filter_map(|item| item[member].as_str());
+        let found: Vec<&str> = found.filter(|name| name.starts_with(prefix)).collect();
         assert_eq!(found, expected(prefix), "{what} {method}");
         for item in items {
-            assert_eq!(
-                item["_meta"]["dev.toolwharf/server"], "own",
-                "{what}: {item}"
-            );
+            let server = &item["_meta"]["dev.toolwharf/server"];
+            assert_eq!(server, "own", "{what}: {item}");
         }
     }
     let last = count - 1;
     let call = params(json!({"name": format!("tool_{last}"), "arguments": {"n": 7}}));
     let answer = peer.request("tools/call", call).await;
     assert_eq!(answer.result()["structuredContent"]["n"], 7, "{what}");
-    let uri = format!("resource://own/scripted://{last}");
-    let read = peer
-        .request("resources/read", params(json!({"uri": uri})))
-        .await;
-    assert_eq!(
-        read.result()["contents"][0]["text"],
-        format!("scripted://{last}"),
-        "{what}"
-    );
+    let uri = params(json!({"uri": format!("{of_resources}{last}")}));
+    let read = peer.request("resources/read", uri).await;
+    let text = &read.result()["contents"][0]["text"];
+    assert_eq!(*text, format!("scripted://{last}"), "{what}");
     let get = params(json!({"name": format!("prompt_{last}")}));
     let prompt = peer.request("prompts/get", get).await;
     assert!(prompt.result()["messages"].is_array(), "{what}: {prompt:?}");
-    // A batch (one protocol version has them) contains several requests.
+    // A batch contains several requests. Only one protocol version has batches.
     if form == "legacy" {
         batch(gateway, by, project, count).await;
     }
@@ -185,10 +153,8 @@ async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize
         ("prompts/get", json!({"name": format!("prompt_{count}")})),
     ] {
         let refused = peer.request(method, params(wanted)).await;
-        assert_eq!(
-            refused.response["error"]["code"], -32602,
-            "{what} {method}: {refused:?}"
-        );
+        let code = &refused.response["error"]["code"];
+        assert_eq!(*code, -32602, "{what} {method}: {refused:?}");
     }
 }
 
@@ -199,22 +165,14 @@ async fn batch(gateway: &Gateway, by: By, project: &str, count: usize) {
         By::Header => (gateway.client().with("x-project-id", project), json!({})),
         By::Meta(key) => (gateway.client(), json!({"_meta": {key: project}})),
     };
-    let version = "2025-03-26";
-    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
-    }});
-    let session = client.post(hello.to_string()).await;
-    let client = client.with("mcp-session-id", session.header("mcp-session-id").unwrap());
-    let list = json!([{"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": own}]);
+    let client = rpc::session(client, "2025-03-26").await;
+    let list = json!([rpc::message(2, "tools/list", own)]);
     let answers = client.post(list.to_string()).await;
     let answers: Value = serde_json::from_slice(&answers.body).unwrap();
     let tools = answers[0]["result"]["tools"].as_array().unwrap();
     let named = |tool: &&Value| tool["name"].as_str().unwrap().starts_with("tool_");
-    assert_eq!(
-        tools.iter().filter(named).count(),
-        count,
-        "{by:?} batch: {answers}"
-    );
+    let found = tools.iter().filter(named).count();
+    assert_eq!(found, count, "{by:?} batch: {answers}");
 }
 
 /// Sends a modern `tools/list` with these headers and this `_meta`. Returns status and body.
@@ -224,25 +182,19 @@ async fn asked(
     headers: &[(&str, &str)],
     own: Value,
 ) -> (u16, Value) {
-    let mut params = json!({"_meta": {
-        "io.modelcontextprotocol/protocolVersion": peer::MODERN,
-        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }});
+    let mut params = json!({"_meta": rpc::meta()});
     for (key, value) in own.as_object().unwrap() {
         params["_meta"][key] = value.clone();
     }
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params});
+    let body = rpc::message(1, "tools/list", params);
     let mut all = vec![
         ("mcp-protocol-version", peer::MODERN),
         ("mcp-method", "tools/list"),
     ];
     all.extend_from_slice(headers);
     let reply = gateway.at(path).post_with(&all, body.to_string()).await;
-    (
-        reply.status.as_u16(),
-        serde_json::from_slice(&reply.body).unwrap(),
-    )
+    let answer = serde_json::from_slice(&reply.body).unwrap();
+    (reply.status.as_u16(), answer)
 }
 
 async fn g08_what_there_is_not_is_refused(db: &Db) {
@@ -251,13 +203,9 @@ async fn g08_what_there_is_not_is_refused(db: &Db) {
     let none: &[(&str, &str)] = &[];
     let red: &[(&str, &str)] = &[("x-project-id", "red")];
     let odd: &[(&str, &str)] = &[("x-project-id", "none")];
+    let twice = json!({own: "red", "projectId": "red"});
     for (path, headers, meta, status) in [
-        (
-            "/mcp/red",
-            red,
-            json!({own: "red", "projectId": "red"}),
-            200,
-        ),
+        ("/mcp/red", red, twice, 200),
         ("/mcp/none", none, json!({}), 404),
         ("/mcp", odd, json!({}), 404),
         ("/mcp", none, json!({own: "none"}), 404),
@@ -273,8 +221,7 @@ async fn g08_what_there_is_not_is_refused(db: &Db) {
         let (found, answer) = asked(&gateway, path, headers, meta.clone()).await;
         assert_eq!(found, status, "{path} {headers:?} {meta}: {answer}");
         if status == 404 {
-            let message = answer["error"]["message"].as_str().unwrap();
-            assert!(message.contains("there is no project `none`"), "{answer}");
+            says(&answer, &["there is no project `none`"]);
         }
     }
     // A session belongs to a project; its requests cannot name another.
@@ -283,10 +230,7 @@ async fn g08_what_there_is_not_is_refused(db: &Db) {
         let mut session = legacy(&gateway, "red").await;
         let refused = session.request("tools/list", named.clone()).await;
         assert!(refused.response.get("error").is_some(), "{refused:?}");
-        assert!(
-            !refused.response.to_string().contains("tool_1"),
-            "{refused:?}"
-        );
+        checks::lacks(refused.response.to_string(), &["tool_1"]);
         let mut session = Peer::sse(gateway.at("/sse/red"), json!({})).await;
         let id = session.begin("tools/list", named).await;
         let refused = session.finish(id).await;
@@ -296,9 +240,7 @@ async fn g08_what_there_is_not_is_refused(db: &Db) {
     // A removed project is gone for connected clients.
     let mut red = legacy(&gateway, "red").await;
     assert!(tools(&mut red).await.contains(&"tool_0".to_owned()));
-    Api::admin(&gateway)
-        .ok("DELETE", "/projects/red", Value::Null)
-        .await;
+    Api::admin(&gateway).delete("/projects/red").await;
     let refused = red.request("tools/list", json!({})).await;
     assert!(refused.response.get("error").is_some(), "{refused:?}");
     let (status, _) = asked(&gateway, "/mcp/red", none, json!({})).await;
@@ -317,10 +259,8 @@ async fn g08_a_key_reaches_its_own_project_only(db: &Db) {
         let (status, answer) = asked(&gateway, path, as_red, json!({})).await;
         assert_eq!(status, 200, "{answer}");
         let text = answer.to_string();
-        assert!(
-            text.contains("tool_0") && !text.contains("tool_1"),
-            "{text}"
-        );
+        checks::contains(&text, &["tool_0"]);
+        checks::lacks(&text, &["tool_1"]);
     }
     // Another key's project looks like one that does not exist.
     for (path, other, headers, instead, meta) in [
@@ -353,18 +293,12 @@ async fn g08_a_key_reaches_its_own_project_only(db: &Db) {
 }
 
 async fn g09_no_project_means_all_enabled_servers(db: &Db) {
-    let gateway = db
-        .setup()
-        .scripted(
-            "file",
-            &["--no-builtin", "--tools", "1", "--resources", "1"],
-        )
-        .serve()
-        .await;
+    let options = ["--no-builtin", "--tools", "1", "--resources", "1"];
+    let setup = db.setup().scripted("file", &options);
+    let gateway = setup.serve().await;
     let api = Api::admin(&gateway);
     for project in ["red", "blue"] {
         api.project(project).await;
-        let options = ["--no-builtin", "--tools", "1", "--resources", "1"];
         for server in ["own", "off"] {
             let mut entry = scripted(project, &options);
             entry["enabled"] = (server == "own").into();
@@ -385,18 +319,14 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
             whose.push((text("dev.toolwharf/project"), text("dev.toolwharf/server")));
             // The name routes to the server in the metadata.
             let name = tool["name"].as_str().unwrap();
-            let answer = peer.tool(name, json!({"n": 1})).await;
-            assert_eq!(answer.result()["structuredContent"]["n"], 1, "{name}");
+            works(&mut peer, name).await;
             let project = own["dev.toolwharf/project"].as_str().unwrap_or("file");
             let described = tool["description"].as_str().unwrap();
             assert!(described.contains(&format!("({project} 0)")), "{tool}");
         }
         whose.sort();
-        let pairs = |pairs: [(&str, &str); 3]| pairs.map(|(a, b)| (a.to_owned(), b.to_owned()));
-        assert_eq!(
-            whose,
-            pairs([("-", "file"), ("blue", "own"), ("red", "own")])
-        );
+        let expected = [("-", "file"), ("blue", "own"), ("red", "own")];
+        assert_eq!(whose, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
         let mut uris = names(&mut peer, "resources/list", "resources", "uri").await;
         assert_eq!(uris.len(), 3);
         for uri in &uris {
@@ -412,23 +342,29 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
         let calls = api.get(&format!("/calls?project={project}")).await;
         assert_eq!(calls["calls"].as_array().map(Vec::len), Some(3), "{calls}");
     }
-    // The projects see neither each other's tools nor those of the file, which does not mention them.
+    // The projects see neither each other's tools nor those of the configuration file, which does not mention the
+    // projects.
     for project in ["red", "blue"] {
-        assert_eq!(
-            tools(&mut legacy(&gateway, project).await).await,
-            ["tool_0"]
-        );
+        let mut peer = legacy(&gateway, project).await;
+        assert_eq!(tools(&mut peer).await, ["tool_0"]);
     }
     // Enabled and disabled servers appear and disappear at once.
     let mut peer = gateway.legacy().await;
-    api.ok("POST", "/mcp/servers/off/enable?project=red", json!({}))
-        .await;
+    let enable = "/mcp/servers/off/enable?project=red";
+    api.ok("POST", enable, json!({})).await;
     wait_for("the enabled one", DEADLINE, async || {
         tools(&mut peer).await.len() == 4
     })
     .await;
     api.delete("/projects/red").await;
     assert_eq!(tools(&mut peer).await.len(), 2);
+}
+
+const CHANGED: &str = "notifications/tools/list_changed";
+
+/// Waits until the client has received no tool list change for this time.
+async fn settled(peer: &mut Peer, time: Duration) {
+    while peer.notification(CHANGED, time).await.is_some() {}
 }
 
 async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
@@ -439,8 +375,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
         let entry = scripted("one", &["--tools", "3"]);
         api.server(project, "one", entry).await;
     }
-    let changed = "notifications/tools/list_changed";
-    let mut peers = [legacy(&gateway, "a").await, modern(&gateway, "a").await];
+    let mut peers = both(&gateway, "a").await;
     for peer in &mut peers {
         tools(peer).await;
         peer.subscribe(&[]).await;
@@ -449,8 +384,8 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     tools(&mut other).await;
     let process = pid(&mut peers[0], "pid").await;
     let settle = Duration::from_millis(300);
-    while peers[0].notification(changed, settle).await.is_some() {}
-    while other.notification(changed, settle).await.is_some() {}
+    settled(&mut peers[0], settle).await;
+    settled(&mut other, settle).await;
 
     for (tool, setting) in [
         ("tool_0", json!({"enabled": false})),
@@ -459,34 +394,25 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     ] {
         let path = format!("/mcp/servers/one/tools/{tool}?project=a");
         for peer in &mut peers {
-            while peer
-                .notification(changed, Duration::from_millis(10))
-                .await
-                .is_some()
-            {}
+            settled(peer, Duration::from_millis(10)).await;
         }
         api.put(&path, setting).await;
         for peer in &mut peers {
-            // At once, before the notification.
+            // The change takes effect at once, before the notification.
             as_set(peer, tool).await;
-            let told = peer.notification(changed, Duration::from_secs(5)).await;
+            let told = peer.notification(CHANGED, Duration::from_secs(5)).await;
             assert!(told.is_some(), "no notification of {tool}");
         }
     }
-    assert_eq!(
-        pid(&mut peers[0], "pid").await,
-        process,
-        "the server was restarted"
-    );
+    let now = pid(&mut peers[0], "pid").await;
+    assert_eq!(now, process, "the server was restarted");
     let listed = tools(&mut other).await;
     assert!(listed.contains(&"tool_0".to_owned()) && listed.contains(&"tool_1".to_owned()));
-    assert!(
-        other.notification(changed, settle).await.is_none(),
-        "another project was notified"
-    );
+    let told = other.notification(CHANGED, settle).await;
+    assert_eq!(told, None, "another project was notified");
 
     let gateway = gateway.restarted().await;
-    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+    for mut peer in both(&gateway, "a").await {
         for tool in ["tool_0", "tool_1", "tool_2"] {
             as_set(&mut peer, tool).await;
         }
@@ -498,8 +424,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     }
     let mut peer = legacy(&gateway, "a").await;
     for tool in ["tool_0", "tool_1", "tool_2"] {
-        let answer = peer.tool(tool, json!({"n": 1})).await;
-        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+        works(&mut peer, tool).await;
     }
     let listed = peer.request("tools/list", json!({})).await;
     assert!(!listed.response.to_string().contains("says something else"));
@@ -515,8 +440,7 @@ async fn as_set(peer: &mut Peer, tool: &str) {
         "tool_1" => {
             assert!(find(tool).is_none());
             assert!(find("renamed").is_some());
-            let answer = peer.tool("renamed", json!({"n": 1})).await;
-            assert_eq!(answer.result()["structuredContent"]["n"], 1);
+            works(peer, "renamed").await;
         }
         _ => {
             let tool = find(tool).expect("it is still there");

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use store::{NewServer, Store, TransportKind};
-use testkit::{DEADLINE, wait_for};
+use testkit::{DEADLINE, wait_for, wait_for_some};
 
 use crate::{
-    api::{Api, problem},
-    common::{Gateway, scripted},
+    api::Api,
+    common::{Gateway, checks, scripted},
     support::Db,
 };
 
@@ -30,16 +30,16 @@ fn secret(of: &str) -> String {
     format!("{HIDDEN}-{of}")
 }
 
-/// Returns the environment of a server's process.
-async fn environment(api: &Api<'_>, server: &str) -> String {
-    let path = format!("/mcp/servers/{server}");
-    wait_for(&format!("{server} up"), DEADLINE, async || {
-        api.get(&path).await["pid"].is_u64()
+/// Starts the server `local` of the project. Its environment must contain this secret.
+async fn starts_with(api: &Api<'_>, secret: &str) {
+    let start = "/mcp/servers/local/start?project=shop";
+    api.ok("POST", start, Value::Null).await;
+    let pid = wait_for_some("the server to run", DEADLINE, async || {
+        api.get("/mcp/servers/local").await["pid"].as_u64()
     })
     .await;
-    let pid = api.get(&path).await["pid"].to_string();
     let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
-    String::from_utf8_lossy(&environ).into_owned()
+    checks::contains(String::from_utf8_lossy(&environ), &[secret]);
 }
 
 async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
@@ -54,40 +54,37 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     api.server("shop", "local", local.clone()).await;
     let registration = json!({ "name": "hosted", "command": ["no-such-program", "--token", secret("argument")],
         "enabled": false, "environment": { "A": secret("registered") } });
-    api.ok("POST", "/mcp/servers?wait=false", registration)
-        .await;
+    let register = "/mcp/servers?wait=false";
+    api.ok("POST", register, registration).await;
     let manifest = json!({ "name": "product", "version": "1", "mcp": { "servers": {
         "of-product": { "url": "http://127.0.0.1:9/mcp", "enabled": false, "headers": { "X-Key": secret("product") } } } } });
-    api.put("/projects/shop/products/product", manifest.clone())
-        .await;
+    let product = "/projects/shop/products/product";
+    api.put(product, manifest).await;
     let stored = rows(db, &gateway).await;
-    assert!(!stored.contains(HIDDEN), "{stored}");
+    checks::lacks(&stored, &[HIDDEN]);
     assert!(stored.matches("~sealed1~").count() >= 7, "{stored}");
 
     // It is unsealed for its server, even after a rotation of the master key and a restart.
     api.ok("POST", "/master-key/rotate", Value::Null).await;
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);
-    api.ok("POST", "/mcp/servers/local/start?project=shop", Value::Null)
-        .await;
-    let environ = environment(&api, "local").await;
-    assert!(environ.contains(&secret("variable")), "{environ}");
+    starts_with(&api, &secret("variable")).await;
 
     // Saving an entry as it was shown changes nothing, and its secrets move to no other server.
     let before = rows(db, &gateway).await;
     for (path, entry) in [
         ("/mcp/servers/local?project=shop", "config"),
-        ("/projects/shop/products/product", "manifest"),
+        (product, "manifest"),
     ] {
         let shown = api.get(path).await[entry].clone();
-        assert!(shown.to_string().contains("•••"), "{shown}");
+        checks::contains(shown.to_string(), &["•••"]);
         api.put(path, shown).await;
     }
     assert_eq!(rows(db, &gateway).await, before);
-    let mut moved = api.get("/projects/shop/products/product").await["manifest"].clone();
+    let mut moved = api.get(product).await["manifest"].clone();
     moved["mcp"]["servers"]["of-product"]["url"] = "http://127.0.0.2:9/mcp".into();
-    let path = "/api/v1/projects/shop/products/product";
-    let refused = problem(&api.ask("PUT", path, moved.to_string(), &[]).await, 422);
+    let moved = moved.to_string();
+    let refused = api.refused("PUT", product, &moved, 422).await;
     let at = "/mcp/servers/of-product/headers/X-Key";
     assert_eq!(refused["errors"][0]["pointer"], at, "{refused}");
 
@@ -95,18 +92,16 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     let sealed = before.split("~sealed1~").nth(1).unwrap();
     let sealed = sealed.split('"').next().unwrap();
     let copied = json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": format!("~sealed1~{sealed}") } });
-    let path = "/api/v1/mcp/servers/copy?project=shop";
-    problem(&api.ask("PUT", path, copied.to_string(), &[]).await, 422);
+    let path = "/mcp/servers/copy?project=shop";
+    api.refused("PUT", path, &copied.to_string(), 422).await;
 }
 
 async fn rows_of_an_earlier_version_are_sealed_at_the_start(db: &Db) {
     let setup = db.setup();
     let store = Store::open(&db.location(&setup)).await.unwrap();
     let project = model::ProjectId::parse("shop").unwrap();
-    store
-        .project_ensure(std::slice::from_ref(&project))
-        .await
-        .unwrap();
+    let projects = std::slice::from_ref(&project);
+    store.project_ensure(projects).await.unwrap();
     let mut config = scripted("local", &[]);
     config["env"] = json!({ "PLACE": secret("old") });
     let server = NewServer {
@@ -117,7 +112,7 @@ async fn rows_of_an_earlier_version_are_sealed_at_the_start(db: &Db) {
         enabled: true,
     };
     store.server_put(&project, &server).await.unwrap();
-    // A replica of a version that does not support sealing.
+    // Adds a replica of a version that does not support sealing.
     db.old_replica(true).await;
     store.close().await;
 
@@ -127,9 +122,7 @@ async fn rows_of_an_earlier_version_are_sealed_at_the_start(db: &Db) {
         let put = json!({ "url": "http://127.0.0.1:9/mcp", "headers": { "X-Key": secret("new") }, "enabled": false });
         api.server("shop", "remote", put).await;
         let stored = rows(db, &gateway).await;
-        for plain in ["old", "new"] {
-            assert!(stored.contains(&secret(plain)), "{stored}");
-        }
+        checks::contains(&stored, &[&secret("old"), &secret("new")]);
         db.old_replica(false).await;
     }
     wait_for("all rows sealed", DEADLINE, async || {
@@ -138,8 +131,5 @@ async fn rows_of_an_earlier_version_are_sealed_at_the_start(db: &Db) {
     .await;
     let needs = "SELECT CAST(needs AS TEXT) FROM kb.schema_migrations WHERE version = 17";
     assert_eq!(db.texts(&gateway, needs).await, ["17"]);
-    api.ok("POST", "/mcp/servers/local/start?project=shop", Value::Null)
-        .await;
-    let environ = environment(&api, "local").await;
-    assert!(environ.contains(&secret("old")), "{environ}");
+    starts_with(&api, &secret("old")).await;
 }

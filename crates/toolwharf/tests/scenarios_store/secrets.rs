@@ -1,12 +1,12 @@
 //! P04: `${VAR}` is filled from the secrets of the project only.
 
 use serde_json::{Value, json};
-use testkit::{Bin, Outcome, Process};
+use testkit::{Bin, Outcome, Peer, Process};
 
 use crate::{
     api::Api,
-    common::{Gateway, is_away, scripted},
-    support::{Db, legacy, pid},
+    common::{Gateway, checks, is_away, scripted},
+    support::{Db, legacy, pid, works},
 };
 
 on_both!(
@@ -18,6 +18,21 @@ on_both!(
 async fn set(api: &Api<'_>, project: &str, name: &str, value: &str) {
     let path = format!("/projects/{project}/secrets/{name}");
     api.put(&path, json!({"value": value})).await;
+}
+
+/// Creates a project whose tools are named after their servers.
+async fn prefixed(api: &Api<'_>, project: &str) {
+    let path = format!("/projects/{project}");
+    api.put(&path, json!({"naming": "always-prefix"})).await;
+}
+
+/// Asserts that both servers of a project see this key.
+async fn see_key(peer: &mut Peer, key: &str) {
+    let env = peer.tool("local__env", json!({})).await;
+    assert_eq!(env.result()["structuredContent"]["KEY"], format!("<{key}>"));
+    let headers = peer.tool("remote__headers", json!({})).await;
+    let expected = json!({"x-key": format!("<{key}>"), "authorization": format!("Bearer {key}")});
+    checks::members(&headers.result()["structuredContent"], expected);
 }
 
 /// A server over HTTP, and its host and port.
@@ -45,11 +60,7 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
     let folder = Bin::path("testkit-scripted");
     let folder = folder.parent().unwrap().to_str().unwrap();
     for project in ["a", "b"] {
-        api.put(
-            &format!("/projects/{project}"),
-            json!({"naming": "always-prefix"}),
-        )
-        .await;
+        prefixed(&api, project).await;
         api.server(project, "local", stdio.clone()).await;
         api.server(project, "remote", http.clone()).await;
         let key = format!("canary-{project}");
@@ -64,31 +75,19 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
     }
     for project in ["a", "b"] {
         let mut peer = legacy(&gateway, project).await;
+        see_key(&mut peer, &format!("canary-{project}")).await;
         let env = peer.tool("local__env", json!({})).await;
-        let env = &env.result()["structuredContent"];
-        assert_eq!(env["KEY"], format!("<canary-{project}>"));
-        assert_eq!(env["PLAIN"], "${KEY}");
+        assert_eq!(env.result()["structuredContent"]["PLAIN"], "${KEY}");
         let process = pid(&mut peer, "local__pid").await;
         let line = std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap();
         let expected = format!("testkit-scripted --name {project}-{project} --tools 1 ");
         assert!(line.replace('\0', " ").ends_with(&expected), "{line:?}");
-        let headers = peer.tool("remote__headers", json!({})).await;
-        let headers = &headers.result()["structuredContent"];
-        assert_eq!(headers["x-key"], format!("<canary-{project}>"));
-        assert_eq!(headers["authorization"], format!("Bearer canary-{project}"));
     }
     // A new value is used from the next call on, in this project only.
     let mut peers = [legacy(&gateway, "a").await, legacy(&gateway, "b").await];
     set(&api, "a", "KEY", "canary-new").await;
     for (peer, value) in peers.iter_mut().zip(["canary-new", "canary-b"]) {
-        let env = peer.tool("local__env", json!({})).await;
-        assert_eq!(
-            env.result()["structuredContent"]["KEY"],
-            format!("<{value}>")
-        );
-        let headers = peer.tool("remote__headers", json!({})).await;
-        let headers = &headers.result()["structuredContent"];
-        assert_eq!(headers["x-key"], format!("<{value}>"));
+        see_key(peer, value).await;
     }
     untold(&gateway, &api, &["canary"]).await;
 }
@@ -106,25 +105,19 @@ async fn untold(gateway: &Gateway, api: &Api<'_>, values: &[&str]) {
         texts.push(api.get(path).await.to_string());
     }
     for text in texts {
-        for value in values {
-            assert!(!text.contains(value), "{value} is in {text}");
-        }
+        checks::lacks(&text, values);
     }
 }
 
 fn message(outcome: &Outcome) -> &str {
-    outcome.response["error"]["message"]
-        .as_str()
-        .unwrap_or_else(|| panic!("no error: {outcome:?}"))
+    let message = outcome.response["error"]["message"].as_str();
+    message.unwrap_or_else(|| panic!("no error: {outcome:?}"))
 }
 
 async fn p04_a_missing_secret_is_named(db: &Db) {
     let (_remote, host) = remote().await;
-    let gateway = db
-        .setup()
-        .env("MISSING", "canary-of-the-host")
-        .serve()
-        .await;
+    let setup = db.setup().env("MISSING", "canary-of-the-host");
+    let gateway = setup.serve().await;
     let api = Api::admin(&gateway);
     for project in ["a", "other"] {
         api.project(project).await;
@@ -140,99 +133,72 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         entry
     };
     let url = format!("http://{host}/mcp");
+    let command = json!(format!("${{MISSING}}{command}"));
+    let args = json!(["--name", "x${KEY}${MISSING}"]);
+    let env = json!({"K": "${KEY}", "M": "${env:MISSING}"});
+    let headers = json!({"K": "${KEY}", "M": "${MISSING}"});
     let cases = [
-        (
-            "command",
-            with("command", format!("${{MISSING}}{command}").into()),
-        ),
-        ("args", with("args", json!(["--name", "x${KEY}${MISSING}"]))),
-        (
-            "env",
-            with("env", json!({"K": "${KEY}", "M": "${env:MISSING}"})),
-        ),
+        ("command", with("command", command)),
+        ("args", with("args", args)),
+        ("env", with("env", env)),
         ("url", json!({"url": format!("{url}?${{MISSING}}${{KEY}}")})),
-        (
-            "headers",
-            json!({"url": url, "headers": {"K": "${KEY}", "M": "${MISSING}"}}),
-        ),
+        ("headers", json!({"url": url, "headers": headers})),
     ];
     for (name, entry) in &cases {
         api.server("a", name, entry.clone()).await;
     }
     let mut peers = Vec::new();
     for (name, _) in &cases {
-        let one = gateway.at(&format!("/mcp/a/{name}"));
-        peers.push(testkit::Peer::http(one, crate::common::LEGACY, json!({})).await);
+        peers.push(legacy(&gateway, &format!("a/{name}")).await);
     }
     for ((name, _), peer) in cases.iter().zip(&mut peers) {
         let shown = api.get(&format!("/mcp/servers/{name}?project=a")).await;
         let refused = peer.tool("echo", json!({})).await;
         assert!(is_away(&refused.response), "{refused:?}");
-        for text in [message(&refused), shown["reason"].as_str().unwrap()] {
-            assert!(
-                text.contains("`MISSING`") && text.contains("project `a`"),
-                "{name}: {text}"
-            );
-        }
-        assert!(
-            message(&refused).contains(&format!("server `{name}`")),
-            "{refused:?}"
-        );
-        assert!(
-            !refused.response.to_string().contains("canary"),
-            "{refused:?}"
-        );
+        let named = ["`MISSING`", "project `a`"];
+        checks::string(&shown["reason"], &named);
+        checks::contains(message(&refused), &named);
+        checks::contains(message(&refused), &[&format!("server `{name}`")]);
+        checks::lacks(refused.response.to_string(), &["canary"]);
     }
     untold(&gateway, &api, &["canary"]).await;
-    // Setting the secret makes the next call succeed, whatever failed before. Removing it undoes that.
+    // Setting the secret makes the next call succeed, whatever failed before. After the secret is removed, calls fail
+    // again.
     set(&api, "a", "MISSING", "").await;
-    for ((name, _), peer) in cases.iter().zip(&mut peers) {
-        let works = peer.tool("echo", json!({"n": 1})).await;
-        assert_eq!(works.result()["structuredContent"]["n"], 1, "{name}");
+    for peer in &mut peers {
+        works(peer, "echo").await;
     }
     api.delete("/projects/a/secrets/MISSING").await;
-    for ((name, _), peer) in cases.iter().zip(&mut peers) {
+    for peer in &mut peers {
         let refused = peer.tool("echo", json!({})).await;
-        assert!(
-            message(&refused).contains("`MISSING`"),
-            "{name}: {refused:?}"
-        );
+        checks::contains(message(&refused), &["`MISSING`"]);
     }
 }
 
-/// A connection that fails for another reason does not quote the secret.
+/// If a connection fails for another reason, the error does not quote the secret.
 async fn p04_no_error_tells_a_secret(db: &Db) {
     let gateway = db.setup().serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({"naming": "always-prefix"}))
-        .await;
+    prefixed(&api, "a").await;
     set(&api, "a", "KEY", "canary").await;
     let mut loud = scripted("loud", &["--stderr-at-start", "${KEY}", "--exit-at-start"]);
     loud["env"] = json!({"K": "${KEY}"});
-    let sound = scripted("sound", &[]);
-    let mut folder = sound.clone();
+    let at = |url: &str| json!({"url": url});
+    let mut folder = scripted("sound", &[]);
     folder["cwd"] = json!("/none/${KEY}");
+    let mut sse = at("http://127.0.0.1:1/${KEY}");
+    sse["type"] = "sse".into();
     for (name, entry) in [
         ("command", json!({"command": "/none/${KEY}"})),
         ("folder", folder),
         ("loud", loud),
-        (
-            "port",
-            json!({"url": "http://127.0.0.1:1/${KEY}/mcp?k=${KEY}"}),
-        ),
-        (
-            "user",
-            json!({"url": "http://${KEY}:${KEY}@127.0.0.1:1/mcp"}),
-        ),
-        ("host", json!({"url": "http://${KEY}.invalid/mcp"})),
-        (
-            "sse",
-            json!({"type": "sse", "url": "http://127.0.0.1:1/${KEY}"}),
-        ),
+        ("port", at("http://127.0.0.1:1/${KEY}/mcp?k=${KEY}")),
+        ("user", at("http://${KEY}:${KEY}@127.0.0.1:1/mcp")),
+        ("host", at("http://${KEY}.invalid/mcp")),
+        ("sse", sse),
     ] {
         api.server("a", name, entry).await;
-        let one = gateway.at(&format!("/mcp/a/{name}"));
-        let mut peer = testkit::Peer::http(one, crate::common::LEGACY, json!({})).await;
+        let mut peer = legacy(&gateway, &format!("a/{name}")).await;
         let failed = peer.tool("echo", json!({"text": "x"})).await;
         let text = failed.response.to_string();
         assert!(is_away(&failed.response), "{name}: {text}");

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection,
-    sqlite::SqliteConnectOptions,
-};
+use sqlx::{Connection as _, PgConnection};
 use store::Location;
-use testkit::{Bin, Peer, peer, postgres::Database};
+use testkit::{Bin, DEADLINE, Peer, peer, postgres::Database, wait_for};
 
-use crate::common::{Gateway, LEGACY, Setup};
+use crate::{
+    api::Api,
+    common::{Gateway, LEGACY, Setup, rows},
+};
 
 /// Turns each function `async fn name(db: &Db)` into the tests `name::sqlite` and `name::postgres`.
 macro_rules! on_both {
@@ -67,30 +67,11 @@ impl Db {
 
     /// Returns the only column of a query, as text. Tables are named `kb.…`.
     pub(crate) async fn column(&self, gateway: &Gateway, query: &str) -> Vec<Option<String>> {
-        match self {
-            Self::Sqlite => {
-                let file = gateway.folder().join("data/toolwharf.db");
-                let options = SqliteConnectOptions::new().filename(file).read_only(true);
-                let mut conn: SqliteConnection = options.connect().await.unwrap();
-                let query = AssertSqlSafe(query.replace("kb.", "main."));
-                let rows = sqlx::query_scalar(query)
-                    .fetch_all(&mut conn)
-                    .await
-                    .unwrap();
-                conn.close().await.unwrap();
-                rows
-            }
-            Self::Postgres(database) => {
-                let mut conn = PgConnection::connect(database.url()).await.unwrap();
-                let query = AssertSqlSafe(query.to_owned());
-                let rows = sqlx::query_scalar(query)
-                    .fetch_all(&mut conn)
-                    .await
-                    .unwrap();
-                conn.close().await.unwrap();
-                rows
-            }
-        }
+        let url = match self {
+            Self::Sqlite => None,
+            Self::Postgres(database) => Some(database.url()),
+        };
+        rows::column(&gateway.folder().join("data"), url, query).await
     }
 
     /// Adds or removes the row of a replica with an earlier version. Has no effect on SQLite.
@@ -175,6 +156,41 @@ pub(crate) async fn legacy(gateway: &Gateway, project: &str) -> Peer {
 pub(crate) async fn modern(gateway: &Gateway, project: &str) -> Peer {
     let client = gateway.at(&format!("/mcp/{project}"));
     Peer::http(client, peer::MODERN, peer::all_capabilities()).await
+}
+
+/// Clients of both eras of a project.
+pub(crate) async fn both(gateway: &Gateway, project: &str) -> [Peer; 2] {
+    [
+        legacy(gateway, project).await,
+        modern(gateway, project).await,
+    ]
+}
+
+/// Asserts that a tool returns its arguments.
+pub(crate) async fn works(peer: &mut Peer, tool: &str) {
+    let answer = peer.tool(tool, json!({"n": 1})).await;
+    assert_eq!(answer.result()["structuredContent"]["n"], 1, "{tool}");
+}
+
+/// Creates a project with the server `one`.
+pub(crate) async fn with_server(api: &Api<'_>, id: &str, one: Value) {
+    api.project(id).await;
+    api.server(id, "one", one).await;
+}
+
+/// Restarts a server of a project.
+pub(crate) async fn restart(api: &Api<'_>, server: &str, project: &str) {
+    let path = format!("/mcp/servers/{server}/restart?project={project}");
+    api.ok("POST", &path, json!({})).await;
+}
+
+/// Waits until a server's lists are stored, which happens in the background.
+pub(crate) async fn kept(db: &Db, gateway: &Gateway, server: &str) {
+    let kept = format!("SELECT server FROM kb.catalog_snapshots WHERE server = '{server}'");
+    wait_for("the snapshot", DEADLINE, async || {
+        db.texts(gateway, &kept).await == [server]
+    })
+    .await;
 }
 
 /// Calls the tool `pid` of a scripted server.

@@ -7,8 +7,8 @@
 //! a margin for clocks.
 //!
 //! A reply proves that it comes from the watch. The watch received a key before the server started, and derives its
-//! replies from the key. The server runs as the same user, can stop its watch, and under gVisor can access the watch's
-//! output.
+//! replies from the key. The server cannot forge replies, although it runs as the same user, can stop its watch, and
+//! under gVisor can access the watch's output.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl Contact {
         }
     }
 
-    /// Pings the watch until it does not reply, or until its server is `unwanted`.
+    /// Pings the watch until a reply is missing, or until the server is `unwanted`.
     pub(super) async fn keep(mut self, unwanted: &CancellationToken) -> Lost {
         let speaking = async {
             loop {
@@ -99,7 +99,7 @@ impl Contact {
                 }
             }
         };
-        // A ping cancelled here counts as sent.
+        // A ping that is cancelled here still counts as sent.
         unwanted.run_until_cancelled(speaking).await;
         Lost {
             over: self.given + ENDED_AFTER,

@@ -7,8 +7,8 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::{Buf as _, BytesMut};
 use futures_util::StreamExt as _;
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::timeout;
 
+use crate::common::{check_env, late, refused};
 use crate::docker::relay::frame::{MAX_ORDER_BYTES, MAX_SECTION_BYTES, SECTION_COUNT};
 use runtime::unit::Error;
 
@@ -19,15 +19,15 @@ const REPORT_ACTION: &str = "read the report of the gate";
 /// A gate's report about its container.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// `/proc/self/status`.
+    /// The content of `/proc/self/status`.
     pub(super) status: String,
-    /// Network devices.
+    /// The network devices of the container.
     pub(super) devices: Vec<String>,
-    /// The devices that are up: only these can carry traffic.
+    /// The network devices that are up. Only these can carry traffic.
     pub(super) up: Vec<String>,
-    /// The kernel's log, as far as it is readable.
+    /// The readable part of the kernel's log.
     pub(super) log: String,
-    /// True if the program exists.
+    /// True if the server's program exists in the container.
     pub(super) has_program: bool,
 }
 
@@ -39,13 +39,12 @@ impl Report {
     }
 }
 
-/// Encodes what a gate should become.
+/// Encodes the order to a gate: the command line and the variables of the program that it becomes.
 ///
 /// # Errors
 ///
 /// [`Error::Refused`] for arguments and variables that cannot be passed on.
 pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
-    let refused = |field, why: String| Err(Error::Refused { field, why });
     let count = u32::try_from(args.len()).unwrap_or(u32::MAX);
     let mut body = count.to_le_bytes().to_vec();
     for arg in args {
@@ -55,14 +54,8 @@ pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<V
         body.extend_from_slice(arg.as_bytes());
         body.push(0);
     }
+    check_env(env)?;
     for (name, value) in env {
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            let name = name.escape_debug();
-            let why = format!(
-                "`{name}` cannot be passed on: names may not contain `=`, and neither names nor values may contain NUL"
-            );
-            return refused("environment", why);
-        }
         body.extend_from_slice(name.as_bytes());
         body.push(b'=');
         body.extend_from_slice(value.as_bytes());
@@ -109,12 +102,7 @@ pub(super) async fn tell(
         }
         Ok(report(&sections))
     };
-    timeout(REPORT_TIMEOUT, telling)
-        .await
-        .unwrap_or(Err(Error::Timeout {
-            what: REPORT_ACTION,
-            within: REPORT_TIMEOUT,
-        }))
+    late(REPORT_TIMEOUT, REPORT_ACTION, telling).await
 }
 
 /// Lets the gate become the server.
@@ -143,7 +131,7 @@ fn report(sections: &[String]) -> Report {
     let [status, devices, up, log, missing] = sections else {
         return Report::default();
     };
-    // Skip the two heading lines; then `lo: 0 0 …`.
+    // Skip the two heading lines. The other lines look like `lo: 0 0 …`.
     let devices = devices.lines().skip(2);
     let devices = devices.filter_map(|line| line.split_once(':'));
     Report {

@@ -1,13 +1,11 @@
-//! Launches a service for a unit, and contains the related requests.
+//! Launches a service for a unit.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::container::AttachContainerResults;
 use bollard::models::{NetworkDisconnectRequest, Task, TaskState};
-use bollard::query_parameters::AttachContainerOptionsBuilder;
 use futures_util::future::join_all;
 use model::Network;
 use tokio::sync::watch;
@@ -20,6 +18,7 @@ use super::life::Life;
 use super::nodes::{Node, Nodes};
 use super::room::{Place, has_ended, tasks_of};
 use super::{Inner, gate, readback, spec};
+use crate::common;
 use crate::docker::engine::{CHANGE_TIMEOUT, Call, Client, READ_TIMEOUT, call, found, within};
 use crate::docker::images::Image;
 use crate::docker::images::{inspect_image, pull};
@@ -27,18 +26,17 @@ use crate::docker::readback::Meter;
 use crate::docker::reaper::{GivenUp, Reaper};
 use crate::docker::relay::Relay;
 use crate::docker::stdio;
-use runtime::handle::{Handle, ProcessState};
 use runtime::ports::Listeners;
 use runtime::unit::{Confined, Error, Instance, Unit};
 
 /// Timeout from the request for a service until its container runs.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Timeout for Swarm to find a node for it.
+/// Timeout for Swarm to find a node for the service.
 const PLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Timeout for nodes to say whether they have an image, after one node has it.
+/// Timeout for the other nodes to say whether they have an image, after one node has said that it has it.
 const LATE_INSPECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Timeout for nodes to pull an image, after one node has pulled it.
+/// Timeout for the other nodes to pull an image, after one node has pulled it.
 const LATE_PULL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A container of a service, in which a gate waits.
@@ -97,7 +95,7 @@ impl Inner {
         }
         let (image, candidates) = of_image(image, candidates).await?;
         let order = gate::order(&arguments(&image, command), &unit.launch.env)?;
-        let (listeners, addresses) = self.ports(unit).await?;
+        let (listeners, addresses) = common::listen(&self.options.ports, unit).await?;
         let gate = gate_of(&nodes.manager).await?;
         let parts = spec::Parts {
             name,
@@ -115,7 +113,7 @@ impl Inner {
         let waiting = wait(nodes, created.id.unwrap_or_default()).await?;
         let client = &waiting.node.client;
 
-        let mut attached = attach(client, &waiting.container).await?;
+        let mut attached = client.attach(&waiting.container, true).await?;
         let contact = Contact::new(client, &waiting.container).await?;
         if unit.sandbox.network == Network::None {
             isolate(client, &waiting.container).await?;
@@ -123,13 +121,9 @@ impl Inner {
         let report = gate::tell(&mut attached, &order).await?;
         if !report.has_program {
             let program = arguments(&image, command).into_iter().next();
-            return Err(Error::Refused {
-                field: "command",
-                why: format!(
-                    "`{}` is not in the image, or cannot be executed",
-                    program.unwrap_or_default()
-                ),
-            });
+            let program = program.unwrap_or_default();
+            let why = format!("`{program}` is not in the image, or cannot be executed");
+            return common::refused("command", why);
         }
         let enforced = readback::rows(
             &self.options,
@@ -139,15 +133,8 @@ impl Inner {
             &report,
         )
         .await?;
-        let wanted = |what| what != "kernel" || self.options.gvisor;
-        if unit.sandbox.strict
-            && let Some(row) = enforced.iter().find(|row| !row.holds && wanted(row.what))
-        {
-            return Err(Error::NotEnforced {
-                what: row.what,
-                why: row.how.clone(),
-            });
-        }
+        let wanted = |what: &str| what != "kernel" || self.options.gvisor;
+        common::check_strict(unit.sandbox, &enforced, wanted)?;
         if self.is_tied(unit.sandbox) && home.is_none() {
             self.settle(&nodes.manager, unit, &waiting.node.id).await?;
         }
@@ -172,14 +159,8 @@ impl Inner {
             container,
         } = waiting;
         let client = &node.client;
-        let (exit, exited) = watch::channel(None);
         let meter = Meter::new(client.clone(), container.clone());
-        let shared = Arc::new(ProcessState::new(
-            None,
-            unit.label.to_owned(),
-            Some(Box::new(meter)),
-            exited,
-        ));
+        let (exit, shared) = common::state(unit.label, Some(Box::new(meter)));
         let (stdio, pump) = stdio::streams(unit.has_streams(), attached, false);
         let relay = (!listeners.is_empty()).then(|| Relay {
             client: client.clone(),
@@ -202,7 +183,8 @@ impl Inner {
             shared: Arc::clone(&shared),
             pump,
             killed,
-            // A stream ends when its daemon does. Only the watch shows whether the server has ended.
+            // The end of the stream proves nothing, because the stream also ends with its daemon. Only the watch shows
+            // whether the server has ended.
             bridged: false,
             given_up: GivenUp::Told(given_up.clone()),
             egress: None,
@@ -225,26 +207,7 @@ impl Inner {
             exit,
         };
         self.tasks.spawn(life.run());
-        Instance {
-            stdio,
-            ports: BTreeMap::new(),
-            handle: Handle::new(shared),
-            enforced: Arc::default(),
-            files: None,
-        }
-    }
-
-    /// Listens for its ports, and returns the addresses.
-    async fn ports(
-        &self,
-        unit: Confined<'_>,
-    ) -> Result<(Listeners, BTreeMap<u16, SocketAddr>), Error> {
-        let listening = self.options.ports.listen(unit, unit.sandbox.ports.clone());
-        let listeners = listening.await?;
-        let addresses = listeners.addresses();
-        let addresses = addresses
-            .map_err(|why| Error::Failed(format!("cannot listen for its ports: {why}")))?;
-        Ok((listeners, addresses))
+        common::instance(shared, stdio, BTreeMap::new(), Vec::new())
     }
 }
 
@@ -368,7 +331,7 @@ async fn gate_of(manager: &Client) -> Result<String, Error> {
     let created = manager.docker.create_config(spec::gate());
     match call("bring the gate into the swarm", CHANGE_TIMEOUT, created).await {
         Ok(created) => Ok(created.id),
-        // Another gateway was first.
+        // Another gateway has created the config in the meantime.
         Err(Call::Daemon(409, _)) => Ok(there().await?.unwrap_or_default()),
         Err(error) => Err(error.into()),
     }
@@ -423,7 +386,7 @@ async fn wait(nodes: &Nodes, service: String) -> Result<Waiting<'_>, Error> {
         };
         if begun.elapsed() > limit {
             return Err(Error::Failed(format!(
-                "Swarm does not start it within {} s: {said}",
+                "Swarm does not start the service within {} s: {said}",
                 limit.as_secs()
             )));
         }
@@ -443,18 +406,6 @@ async fn isolate(client: &Client, container: &str) -> Result<(), Error> {
         within("take a container out of a network", CHANGE_TIMEOUT, left).await?;
     }
     Ok(())
-}
-
-async fn attach(client: &Client, container: &str) -> Result<AttachContainerResults, Error> {
-    let options = AttachContainerOptionsBuilder::default()
-        .stream(true)
-        .stdin(true)
-        .stdout(true)
-        .stderr(true);
-    let attached = client
-        .docker
-        .attach_container(container, Some(options.build()));
-    within("attach to a container", CHANGE_TIMEOUT, attached).await
 }
 
 /// Finds the invalid field of the request from the swarm's error text.

@@ -19,7 +19,7 @@ use runtime::handle::{Exit, ProcessState};
 /// Delay between attempts to remove something.
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// Number of attempts, over about half an hour. After that it is left to the next sweep.
+/// Number of attempts to remove a service, over about half an hour. After that it is left to the next sweep.
 const MAX_REMOVALS: u32 = 200;
 /// Timeout of requests to a daemon that may be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -34,11 +34,11 @@ pub(super) struct Life {
     pub(super) contact: Contact,
     /// The container's exit, as reported by the daemon.
     pub(super) ended: watch::Receiver<Option<Exit>>,
-    /// Cancelled when it was killed but the daemon does not report its exit.
+    /// Cancelled when the container was killed but the daemon does not report its exit.
     pub(super) given_up: CancellationToken,
-    /// Waits for the exit reported by the daemon.
+    /// The task that waits for the daemon to report the exit.
     pub(super) reaper: AbortOnDropHandle<()>,
-    /// Moves its streams, and outlives the reaper.
+    /// The task that moves the container's streams. It outlives the reaper.
     pub(super) pump: AbortHandle,
     pub(super) shared: Arc<ProcessState>,
     pub(super) exit: watch::Sender<Option<Exit>>,
@@ -62,7 +62,7 @@ impl Life {
                         self.reaper.abort();
                         self.pump.abort();
                         self.shared.log.push(format!(
-                            "toolwharf: the node {} no longer responds; its instance there has ended itself",
+                            "toolwharf: the node {} no longer responds; the server's instance there has ended itself",
                             self.node
                         ).into());
                         self.shared.log.close();
@@ -72,7 +72,7 @@ impl Life {
                 }
             }
         };
-        // If this fails, the next launch removes it.
+        // If this fails, `clean_up` retries, and the next launch also removes the service.
         let removed = self.inner.service_gone(&self.service).await;
         self.exit.send_replace(Some(exit));
         if !removed {
@@ -97,7 +97,7 @@ async fn kill(engine: &Engine, container: &str) -> Infallible {
 }
 
 impl Inner {
-    /// Removes a service. Returns whether it is gone, whoever removed it.
+    /// Removes a service. Returns whether the service is gone, even if another process removed it.
     async fn service_gone(&self, id: &str) -> bool {
         let removed = async {
             let nodes = self.nodes().await?;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bollard::models::{NodeSpecAvailabilityEnum, NodeState};
 use bollard::query_parameters::ListNodesOptions;
 use futures_util::future::join_all;
-use tokio::time::timeout;
 
 use super::Inner;
+use crate::common::late;
 use crate::docker::engine::{Client, Engine, READ_TIMEOUT, within};
 use runtime::unit::Error;
 
@@ -35,7 +35,7 @@ pub(super) struct Node {
 /// The nodes of a swarm that can be reached, and the manager's view of all nodes.
 pub(super) struct Nodes {
     pub(super) manager: Client,
-    /// Nodes whose daemons respond, whatever the manager says about them.
+    /// Nodes whose daemons respond, regardless of their state according to the manager.
     pub(super) answering: Vec<Node>,
     /// All nodes of the swarm.
     all: Vec<Known>,
@@ -50,22 +50,16 @@ struct Known {
     name: String,
     role: String,
     labels: HashMap<String, String>,
-    /// Why it accepts no tasks.
+    /// Why the node accepts no tasks. `None` if it accepts them.
     hindrance: Option<String>,
 }
 
 impl Inner {
     /// Contacts all daemons. One of them must be a manager.
     pub(super) async fn nodes(&self) -> Result<Nodes, Error> {
-        let asked = self.engines.iter().map(|engine| async move {
-            match timeout(HELLO_TIMEOUT, hello(engine)).await {
-                Ok(said) => said,
-                Err(_) => Err(Error::Timeout {
-                    what: "read which node of the swarm a daemon is",
-                    within: HELLO_TIMEOUT,
-                }),
-            }
-        });
+        let what = "read which node of the swarm a daemon is";
+        let asked = self.engines.iter();
+        let asked = asked.map(|engine| late(HELLO_TIMEOUT, what, hello(engine)));
         let mut answering: Vec<Node> = Vec::new();
         let mut missing = Vec::new();
         for (host, said) in self.options.daemons.iter().zip(join_all(asked).await) {
@@ -124,7 +118,7 @@ async fn hello(engine: &Arc<Engine>) -> Result<Node, Error> {
     .await?;
     let swarm = info.swarm.unwrap_or_default();
     let id = swarm.node_id.filter(|id| !id.is_empty());
-    let id = id.ok_or_else(|| Error::Unavailable("it is not in a swarm".to_owned()))?;
+    let id = id.ok_or_else(|| Error::Unavailable("the daemon is not in a swarm".to_owned()))?;
     Ok(Node {
         engine: Arc::clone(engine),
         client,
@@ -157,8 +151,8 @@ fn known(node: bollard::models::Node) -> Known {
 }
 
 impl Known {
-    /// Returns whether it satisfies a constraint. Swarm decides about placement; this only selects the nodes on which
-    /// to look for images.
+    /// Returns whether the node satisfies a constraint. Swarm decides about placement; this only selects the nodes on
+    /// which to look for images.
     fn meets(&self, constraint: &str) -> bool {
         let (what, wanted, is_equal) =
             match (constraint.split_once("=="), constraint.split_once("!=")) {
@@ -172,7 +166,7 @@ impl Known {
             "node.role" => self.role.as_str(),
             other => match other.strip_prefix("node.labels.") {
                 Some(label) => self.labels.get(label).map_or("", String::as_str),
-                // Evaluated by the daemon only.
+                // Only the daemon can evaluate the other constraints.
                 None => return true,
             },
         };
@@ -198,13 +192,13 @@ impl Nodes {
         self.answering.iter().find(|node| node.id == id)
     }
 
-    /// Returns whether the swarm has such a node, reachable or not. A node that has left never returns with the same
-    /// id.
+    /// Returns whether the swarm has a node with this id, reachable or not. A node that has left never returns with the
+    /// same id.
     pub(super) fn has(&self, id: &str) -> bool {
         self.all.iter().any(|known| known.id == id)
     }
 
-    /// All nodes but these. The placement constraints exclude them.
+    /// All nodes except `than`. The placement constraints exclude the returned nodes.
     pub(super) fn others(&self, than: &[&Node]) -> Vec<&str> {
         let ids = self.all.iter().map(|known| known.id.as_str());
         ids.filter(|&id| than.iter().all(|node| node.id != id))
@@ -254,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that no test uses.
+    /// Creates a client that never gets a response.
     fn client() -> Client {
         let nobody = |_: BollardRequest| std::future::pending();
         let docker =

@@ -85,7 +85,7 @@ fn disk(options: &Options, sandbox: &Sandbox, container: &ContainerInspectRespon
         return row(false, format!("the image's volume `{inside}` has no limit"));
     }
     if sandbox.volumes.is_empty() {
-        return row(true, "it stores nothing on disk".to_owned());
+        return row(true, "the server stores nothing on disk".to_owned());
     }
     match &options.volume_driver {
         Some(driver) => row(
@@ -131,26 +131,31 @@ fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Rep
     let is_told = others.len() < report.devices.len();
     let is_alone = is_told && !report.up.iter().any(|device| is_other(&device));
     match (names.is_empty(), is_alone) {
-        (true, true) if others.is_empty() => row(true, "it has a loopback device only".to_owned()),
+        (true, true) if others.is_empty() => {
+            row(true, "the container has a loopback device only".to_owned())
+        }
         // Kernel modules, such as those for tunnels, add devices to each new network namespace. Without capabilities,
-        // no process inside can bring them up.
+        // no process in the container can bring them up.
         (true, true) => row(
             true,
             format!(
-                "it has a loopback device only, and others that are down: {}",
+                "the container has a loopback device only, and others that are down: {}",
                 others.join(", ")
             ),
         ),
         // gVisor's kernel still shows the device that the node has removed.
         (true, false) if is_gvisor(report) => row(
             true,
-            "it is in no network, according to the daemon".to_owned(),
+            "the container is in no network, according to the daemon".to_owned(),
         ),
         _ => row(
             false,
             match is_told {
-                true => format!("it is in {names:?}, with {}", report.devices.join(", ")),
-                false => format!("it is in {names:?}, and its devices are not reported"),
+                true => format!(
+                    "the container is in {names:?}, with {}",
+                    report.devices.join(", ")
+                ),
+                false => format!("the container is in {names:?}, and its devices are not reported"),
             },
         ),
     }
@@ -166,7 +171,7 @@ fn privileges(report: &Report) -> Enforced {
         all.is_some_and(|all| all.bytes().all(|byte| byte == b'0'))
     };
     let capabilities = !(none("CapEff") && none("CapBnd") && none("CapPrm"));
-    // A kernel that does not report it (gVisor's) has no privileges to grant without inheritable capabilities.
+    // gVisor's kernel does not report `NoNewPrivs`. It cannot grant privileges without inheritable capabilities.
     let no_new = report.status("NoNewPrivs").unwrap_or("not reported");
     Enforced {
         what: "privileges",
@@ -188,7 +193,7 @@ fn kernel(options: &Options, report: &Report) -> Result<Enforced, Error> {
     }
     let how = match is_gvisor {
         true => "gVisor, according to its log",
-        false => "it shares the kernel of its node",
+        false => "the container shares the kernel of its node",
     };
     Ok(Enforced {
         what: "kernel",
@@ -217,26 +222,14 @@ mod tests {
             assert!(row.holds == holds && row.how.contains(how), "{row:?}");
         };
         check(&["lo"], &["lo"], "", (true, "loopback device only"));
-        check(
-            &["lo", "tunl0", "sit0"],
-            &["lo"],
-            "",
-            (true, "down: tunl0, sit0"),
-        );
-        check(
-            &["lo", "tunl0", "eth0"],
-            &["lo", "eth0"],
-            "",
-            (false, "eth0"),
-        );
+        let down = (true, "down: tunl0, sit0");
+        check(&["lo", "tunl0", "sit0"], &["lo"], "", down);
+        let all = ["lo", "tunl0", "eth0"];
+        check(&all, &["lo", "eth0"], "", (false, "eth0"));
         // An empty report does not prove the absence of devices.
         check(&[], &[], "", (false, "not reported"));
         check(&["eth0"], &[], "", (false, "not reported"));
-        check(
-            &["lo", "eth0"],
-            &["lo", "eth0"],
-            "gVisor",
-            (true, "according to the daemon"),
-        );
+        let (both, told) = (["lo", "eth0"], (true, "according to the daemon"));
+        check(&both, &both, "gVisor", told);
     }
 }

@@ -1,4 +1,5 @@
-//! Removes services without a handle: those of earlier runs, of failed launches, and of other gateways.
+//! Removes services that no handle in this process owns: services of earlier runs, of failed launches, and of other
+//! gateways.
 
 use bollard::models::{Service, Task, TaskState};
 use bollard::query_parameters::{
@@ -10,6 +11,7 @@ use tokio::time::sleep;
 use super::contact::ENDED_AFTER;
 use super::nodes::Nodes;
 use super::{Inner, spec};
+use crate::common::{refused, superseded};
 use crate::docker::engine::{
     CHANGE_TIMEOUT, Call, Client, LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN,
     READ_TIMEOUT, call, found, labels, within,
@@ -51,19 +53,19 @@ pub(super) async fn tasks_of(manager: &Client, service: &str) -> Result<Vec<Task
     )
     .await
     {
-        // No such service.
+        // The service does not exist.
         Err(Call::Daemon(404, _)) => Ok(Vec::new()),
         other => other.map_err(Error::from),
     }
 }
 
-/// Removes a service. Its tasks end some time later.
+/// Removes a service. The swarm ends its tasks some time later.
 pub(super) async fn service_remove(manager: &Client, id: &str) -> Result<(), Error> {
     let removed = manager.docker.delete_service(id);
     found(call("remove a service", CHANGE_TIMEOUT, removed).await).map(drop)
 }
 
-/// Returns whether the node has reported that the task no longer runs.
+/// Returns whether a task has ended, according to its node.
 pub(super) fn has_ended(state: Option<TaskState>) -> bool {
     matches!(
         state,
@@ -87,21 +89,16 @@ impl Inner {
         if let (Some(fence), Some(number)) = (unit.fence, fence_of(&service))
             && number > fence.number
         {
-            return Err(Error::Failed(format!(
-                "another gateway has since started this server (fencing token {number}, this launch has {})",
-                fence.number
-            )));
+            return Err(superseded(number, fence));
         }
         if owner.map(String::as_str) != Some(spec::install(&self.options, unit.fence)) {
-            return Err(Error::Refused {
-                field: "id",
-                why: format!("a service `{name}` belongs to another program; remove or rename it"),
-            });
+            let why = format!("a service `{name}` belongs to another program; remove or rename it");
+            return refused("id", why);
         }
         self.end(nodes, &service).await
     }
 
-    /// Waits until nothing of a service runs, and then removes it. Until then, the service itself tells the next launch
+    /// Waits until nothing of a service runs, and then removes it. As long as the service exists, the next launch knows
     /// that something may still run.
     async fn end(&self, nodes: &Nodes, service: &Service) -> Result<(), Error> {
         let id = service.id.as_deref().unwrap_or_default();
@@ -110,7 +107,7 @@ impl Inner {
             let place = Place::of(&task);
             let ended = has_ended(task.status.and_then(|status| status.state));
             let (Some(node), Some(container)) = (place.node, place.container) else {
-                // It has no container yet, and without its service it will never get one.
+                // The task has no container yet, and it never gets one after the service is removed.
                 continue;
             };
             match nodes.answering(&node) {
@@ -120,7 +117,8 @@ impl Inner {
             }
         }
         if is_lost {
-            // The gateway that owned it no longer pings the watch. Or it is this gateway, which holds the lease.
+            // The watch receives no more pings: the gateway of the service is lost, or it is this one, which holds the
+            // lease.
             sleep(ENDED_AFTER).await;
         }
         service_remove(&nodes.manager, id).await

@@ -1,6 +1,6 @@
 //! The requests to the swarm: pure functions of the unit and the options.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -15,39 +15,31 @@ use model::{Network, Program};
 
 use super::Options;
 use super::nodes::{Node, Nodes};
+use crate::common::{check_id, is_lower, refused};
 use crate::docker::engine::{LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
 use crate::docker::relay::{PATH_INSIDE, PROGRAM};
-use crate::docker::spec::{check_image, scratch, signed};
-use crate::docker::volumes::check_id;
+use crate::docker::spec::{add_scratch, check_image, signed};
 use crate::docker::volumes::slug;
 use runtime::unit::{Confined, Error, Fence};
 
-/// Swarm names become parts of host names.
+/// Maximum length of a service name. Swarm names become parts of host names, which have this limit.
 const MAX_NAME_CHARS: usize = 63;
 /// Docker's default network on every node.
 const DEFAULT_NETWORK: &str = "bridge";
-const MAX_RUN_BYTES: u64 = 16 << 20;
-/// Readable and executable by everyone.
+/// File mode of the gate: readable and executable by everyone.
 const GATE_MODE: u32 = 0o555;
 
 /// Checks the installation id, which becomes part of names and labels.
 pub(super) fn check_install(install: &str) -> Result<(), Error> {
-    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if (1..=40).contains(&install.len()) && install.bytes().all(sound) {
+    if (1..=40).contains(&install.len()) && install.bytes().all(is_lower) {
         return Ok(());
     }
-    Err(Error::Refused {
-        field: "install",
-        why: format!("`{install}` must be 1 to 40 lower-case letters, digits and `-`"),
-    })
+    let why = format!("`{install}` must be 1 to 40 lower-case letters, digits and `-`");
+    refused("install", why)
 }
 
 /// Checks that the unit can run as a service. Returns its image and the arguments that replace the image's own.
 pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), Error> {
-    let refused = |field, why: &str| {
-        let why = why.to_owned();
-        Err(Error::Refused { field, why })
-    };
     let Program::Image { image, command } = &unit.launch.program else {
         return refused(
             "command",
@@ -71,7 +63,7 @@ pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), E
     if let Some(mount) = unit.sandbox.mounts.first() {
         return refused(
             "mounts",
-            &format!(
+            format!(
                 "`{}` is a path on this host, but a server in a swarm runs on any node; use a volume",
                 mount.host.display()
             ),
@@ -91,12 +83,10 @@ pub(super) fn name(install: &str, id: &str) -> Result<String, Error> {
     if name.len() <= MAX_NAME_CHARS {
         return Ok(name);
     }
-    Err(Error::Refused {
-        field: "id",
-        why: format!(
-            "`{name}` is too long for a service name; the limit is {MAX_NAME_CHARS} characters"
-        ),
-    })
+    let why = format!(
+        "`{name}` is too long for a service name; the limit is {MAX_NAME_CHARS} characters"
+    );
+    refused("id", why)
 }
 
 fn labels(options: &Options, unit: Confined<'_>) -> HashMap<String, String> {
@@ -121,7 +111,7 @@ pub(super) fn gate_name() -> String {
     format!("toolwharf-gate-{:016x}", hash(PROGRAM))
 }
 
-/// FNV-1a. It need not resist deliberate collisions.
+/// Returns the FNV-1a hash. The hash need not resist deliberate collisions.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -160,17 +150,8 @@ pub(super) fn service(
     let labels = labels(options, unit);
     let tmp = limits.disk.min(limits.memory / 2);
     let mut mounts = parts.volumes;
-    let taken: BTreeSet<String> = mounts.iter().filter_map(|it| it.target.clone()).collect();
-    let declared = parts.declared.iter().map(|path| path.trim_end_matches('/'));
-    let own: BTreeSet<&str> = ["/tmp", "/run", "/dev/shm"]
-        .into_iter()
-        .chain(declared.filter(|path| !path.is_empty()))
-        .collect();
-    let own = own.into_iter().filter(|&path| !taken.contains(path));
-    mounts.extend(own.map(|path| match path {
-        "/run" => scratch(path, tmp.min(MAX_RUN_BYTES)),
-        _ => scratch(path, tmp),
-    }));
+    let own = ["/tmp", "/run", "/dev/shm"];
+    add_scratch(&mut mounts, &own, parts.declared, tmp);
     let mut constraints = options.constraints.clone();
     match parts.nodes {
         [one] => constraints.push(format!("node.id == {}", one.id)),
@@ -218,7 +199,7 @@ pub(super) fn service(
         memory_bytes: Some(signed(limits.memory)),
         pids: Some(i64::from(pids(options, limits.pids))),
     };
-    // Without a network, Swarm uses the node's bridge, and it does so for the name `bridge` too.
+    // Swarm attaches a service that names no network to the node's bridge. So the network `bridge` is not named.
     let attached = unit.sandbox.network == Network::Open && options.network != DEFAULT_NETWORK;
     let task = TaskSpec {
         container_spec: Some(container),
@@ -242,7 +223,7 @@ pub(super) fn service(
                 ..NetworkAttachmentConfig::default()
             }]
         }),
-        // Otherwise every byte of the streams would be stored in a file.
+        // Disable logging. Otherwise every byte of the streams would be stored in a file.
         log_driver: Some(TaskSpecLogDriver {
             name: Some("none".to_owned()),
             options: None,
@@ -261,8 +242,8 @@ pub(super) fn service(
     }
 }
 
-/// The processor limit, at most the processors of the smallest node: a daemon rejects more, and Swarm ignores this when
-/// it chooses a node.
+/// The processor limit, at most the number of processors of the smallest node. A daemon rejects a higher limit, and
+/// Swarm does not check this when it chooses a node.
 fn nano_cpus(asked: u32, cores: impl Iterator<Item = Option<u32>>) -> i64 {
     let least = cores.flatten().min();
     let most = least.map_or(u32::MAX, |cores| cores.saturating_mul(1000));

@@ -14,15 +14,15 @@ use tokio::time::{Instant, sleep};
 
 use super::nodes::{Node, Nodes};
 use super::{Inner, spec};
+use crate::common::check_id;
 use crate::docker::engine::{
     CHANGE_TIMEOUT, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
 };
-use crate::docker::volumes::check_id;
 use crate::docker::volumes::remove;
 use runtime::unit::{Confined, Error};
 
 const LABEL_NODE: &str = "toolwharf.node";
-/// Timeout for the last container with a volume to be gone.
+/// Timeout for the removal of the last container that uses a volume.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -34,12 +34,12 @@ impl Inner {
         volumes.iter().map(mount).collect()
     }
 
-    /// Returns whether its volumes stay on one node.
+    /// Returns whether the volumes of a sandbox stay on one node.
     pub(super) fn is_tied(&self, sandbox: &Sandbox) -> bool {
         !sandbox.volumes.is_empty() && self.options.volume_driver.is_none()
     }
 
-    /// The node with a server's volumes, if it ran before.
+    /// The node with a server's volumes, if the server ran before.
     pub(super) async fn home(
         &self,
         manager: &Client,
@@ -138,7 +138,7 @@ async fn volumes_of(node: &Node, install: &str, id: &str) -> Result<(), Error> {
     let listed = within("list volumes", CHANGE_TIMEOUT, listed).await?;
     let until = Instant::now() + RELEASE_TIMEOUT;
     for volume in listed.volumes.unwrap_or_default() {
-        // The last container with it may still be exiting.
+        // The last container that uses the volume may still be exiting.
         while let Err(error) = remove(&node.client, &volume.name).await {
             if Instant::now() > until {
                 return Err(error);
@@ -169,7 +169,9 @@ impl Nodes {
         };
         Err(Error::Refused {
             field: "volumes",
-            why: format!("its volumes are on one node, and it runs nowhere else: {why}{way_out}"),
+            why: format!(
+                "the server's volumes are on one node, and it runs nowhere else: {why}{way_out}"
+            ),
         })
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{Failure, Relay, Step};
 use crate::{
-    clients::hold::{Held, Holds, Origin},
+    client_state::hold::{Held, Holds, Origin},
     exchange::{Answer, Caller},
     server::{
         Server,
@@ -56,7 +56,7 @@ impl Relay<'_> {
                 None => return Ok(Some(Step::Input(admitted))),
             }
         };
-        // The client now gets its response and can no longer be asked.
+        // The client now gets the response to its call, so these requests can no longer be passed to it.
         for question in admitted {
             let why =
                 RpcError::internal("the call has ended, so its client can no longer be asked");
@@ -117,7 +117,7 @@ impl Relay<'_> {
             if method == method::ELICIT && elicit::is_url(&params) {
                 if !elicit::opens_urls(&face.capabilities) {
                     return Err(RpcError::internal(
-                        "the server needs a URL to be opened, which the client does not support (elicitation.url)",
+                        "the server needs a URL to be opened, but the client does not declare the capability `elicitation.url`",
                     ));
                 }
                 let fresh = format!("{:032x}", rand::random::<u128>());
@@ -172,7 +172,7 @@ impl Relay<'_> {
         }
         let server = self.target.server.name();
         let plain = || {
-            let what = "needs a URL to be opened first, which was declined";
+            let what = "needs a URL to be opened first, but the client declined to open it";
             RpcError::internal(format!("server `{server}` {what}")).into()
         };
         Some(self.declined_sign_in().unwrap_or_else(plain))

@@ -30,7 +30,7 @@ impl Relay<'_> {
                     .and_then(|params| params.string("level"))
                     .unwrap_or_default();
                 let wanted = match (self.caller.era, self.log_level()) {
-                    // 2026-07-28 server/utilities/logging: none, unless the request asks for it.
+                    // 2026-07-28 server/utilities/logging: no log messages, unless the request asks for them.
                     (Era::Modern, None) => false,
                     (Era::Legacy, None) => true,
                     (_, Some(least)) => bridge::is_logged(&level, least),

@@ -34,7 +34,7 @@ impl Relay<'_> {
     ) -> Result<Answer, Failure> {
         let server = &self.target.server;
         let logins = &self.shared.logins;
-        // Before the link is given out, so that no sign-in is missed.
+        // Subscribed before the link is given out, so that no sign-in is missed.
         let signed_in = logins.signed_in(&server.spec, &self.caller.principal);
         let Some(link) = logins.link(&server.spec, &self.caller.principal) else {
             return Err(failure);

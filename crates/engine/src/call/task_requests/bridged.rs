@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::{
     call::relay::{self, MAX_CALL_TIME},
-    clients::tasks::{Open, Questions, Task},
+    client_state::tasks::{Open, Questions, Task},
     exchange::{Answer, Caller},
     server::{Server, connection::Connection, questions::Ask},
     shared::Shared,
@@ -28,7 +28,7 @@ const POLL_INTERVAL_RANGE: (Duration, Duration) =
 /// Time to wait for a modern server to end a cancelled task. After that, its current state is returned.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One client, one server, one task.
+/// A task, its server, and the client that asks about it. The server and the client have different eras.
 pub(super) struct Bridged<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) caller: &'a Caller,
@@ -307,7 +307,7 @@ impl Bridged<'_> {
         let open = match std::mem::replace(&mut *self.task.questions.lock(), Questions::Taken) {
             Questions::Open(open) => Some(open),
             Questions::None => None,
-            // The first request gets them.
+            // Another request of the client is already fetching them.
             Questions::Taken => return Ok(Vec::new()),
         };
         let task = self.task;

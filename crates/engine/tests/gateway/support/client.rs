@@ -18,7 +18,7 @@ use mcp::{
     server::{ClientInfo, Session},
 };
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 const BOUNDS: Bounds = Bounds {
@@ -35,19 +35,19 @@ pub(crate) struct Client(Arc<Inner>);
 struct Inner {
     gateway: Gateway,
     scope: Scope,
-    /// Only for a legacy client.
+    /// The session of a legacy client; `None` for a modern one.
     session: Option<Arc<Session>>,
     capabilities: Value,
     next_id: AtomicU64,
     inbox: Mutex<Inbox>,
-    /// Set if it answers requests immediately.
+    /// True if the client answers requests immediately.
     answers: AtomicBool,
     tasks: TaskTracker,
     registration: Mutex<Option<Registration>>,
     _reading: Option<AbortOnDropHandle<()>>,
 }
 
-/// Messages outside of responses.
+/// Messages that arrived outside of responses.
 #[derive(Default)]
 struct Inbox {
     notifications: Vec<Value>,
@@ -65,7 +65,7 @@ pub(crate) struct Reply {
     pub(crate) notifications: Vec<Value>,
 }
 
-/// A request in flight. If dropped, the client has disconnected from it.
+/// A request in flight. Dropping it simulates a client that disconnects.
 pub(crate) struct Pending {
     pub(crate) id: u64,
     answering: AbortOnDropHandle<Reply>,
@@ -107,6 +107,12 @@ impl Reply {
         self.error()["message"].as_str().unwrap()
     }
 
+    /// Checks that the error's message contains this.
+    #[track_caller]
+    pub(crate) fn says(&self, part: &str) {
+        assert!(self.message().contains(part), "{}", self.raw);
+    }
+
     /// `error.data.reason`: the kind of failure.
     pub(crate) fn reason(&self) -> &str {
         let reason = self.error()["data"]["reason"].as_str();
@@ -138,7 +144,7 @@ fn frame(value: &Value) -> Frame {
 }
 
 impl Client {
-    /// An initialised client of the era.
+    /// Creates an initialised client of the era.
     pub(crate) async fn new(
         era: Era,
         gateway: &Gateway,
@@ -217,7 +223,7 @@ impl Client {
         self
     }
 
-    /// The next request that waits.
+    /// Returns the next request that waits for an answer.
     pub(crate) fn question(&self) -> Option<Value> {
         self.inbox().questions.pop_front()
     }
@@ -301,7 +307,7 @@ impl Client {
                 notifications,
             }
         });
-        // As over a pipe: requests get in line in the order in which they were sent.
+        // Requests enter the queue in the order in which they were sent, as over a pipe.
         let ready = (&mut answering).now_or_never();
         let answering: JoinHandle<Reply> = self.0.tasks.spawn(async move {
             match ready {
@@ -347,20 +353,29 @@ impl Client {
         self.request("tools/call", params).await
     }
 
-    /// The items of a list.
+    /// Calls `echo`, which must fail at once because its server is unavailable.
+    pub(crate) async fn echo_unavailable(&self) -> Reply {
+        let began = Instant::now();
+        let reply = self.tool("echo", json!({})).await;
+        assert!(began.elapsed().is_zero());
+        assert_eq!(reply.reason(), "server_unavailable");
+        reply
+    }
+
+    /// Returns the items of a list.
     pub(crate) async fn list(&self, list: &str) -> Vec<Value> {
         let reply = self.request(&format!("{list}/list"), json!({})).await;
         reply.result()[list].as_array().unwrap().clone()
     }
 
-    /// The names of the offered tools.
+    /// Returns the names of the offered tools.
     pub(crate) async fn tools(&self) -> Vec<String> {
         let tools = self.list("tools").await;
         let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
         names.map(str::to_owned).collect()
     }
 
-    /// Cancels a request in the way of its era.
+    /// Cancels a request as the client's era defines it.
     pub(crate) fn cancel(&self, pending: Pending) -> Option<Pending> {
         if self.is_modern() {
             drop(pending);
@@ -435,7 +450,7 @@ impl Client {
     }
 }
 
-/// A stream of changes, open while it is held.
+/// A stream of changes. Dropping it closes the stream.
 pub(crate) struct Listening {
     _listening: AbortOnDropHandle<()>,
     _reading: AbortOnDropHandle<()>,

@@ -53,7 +53,7 @@ impl Scene {
         }
     }
 
-    /// The server with this key, whatever its spec says.
+    /// Returns the scripted server with this key, which replaces the real one.
     pub(crate) fn server(&self, key: &ServerKey) -> Scripted {
         let mut servers = self.servers.lock().unwrap();
         let server = servers.entry(key.clone()).or_insert_with(Scripted::new);

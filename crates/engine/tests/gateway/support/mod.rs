@@ -45,7 +45,7 @@ use tokio_util::task::TaskTracker;
 use self::{
     client::Client,
     connect::{Nothing, Scene},
-    server::Scripted,
+    server::{Script, Scripted},
 };
 
 /// Limit of any wait, by the paused clock.
@@ -59,7 +59,7 @@ pub(crate) struct World {
     scene: Arc<Scene>,
     hosted: Mutex<Vec<ServerSpec>>,
     tasks: TaskTracker,
-    /// Closed, unless this is a recorded world.
+    /// The store is closed, unless this is a recorded world.
     pub(crate) store: Store,
     _dir: Option<TempDir>,
 }
@@ -112,6 +112,33 @@ impl World {
         }
     }
 
+    /// A world with one server, which is called `one` and follows this script.
+    pub(crate) fn one(spec: ServerSpec, script: impl FnOnce(&mut Script)) -> (Self, Scripted) {
+        let world = Self::new();
+        let one = world.scripted("one");
+        one.script(script);
+        world.put(spec);
+        (world, one)
+    }
+
+    /// Creates a world like [`World::one`], in which the server runs.
+    pub(crate) async fn running(
+        spec: ServerSpec,
+        script: impl FnOnce(&mut Script),
+    ) -> (Self, Scripted) {
+        let (world, one) = Self::one(spec, script);
+        world.up(&["one"]).await;
+        (world, one)
+    }
+
+    /// Declares a server, or changes it.
+    pub(crate) fn put(&self, spec: ServerSpec) {
+        match spec.declared {
+            Declared::Registered => self.host([spec]),
+            _ => self.configure(&[spec]),
+        }
+    }
+
     /// Replaces the servers of the configuration file.
     pub(crate) fn configure(&self, specs: &[ServerSpec]) {
         self.gateway
@@ -123,7 +150,7 @@ impl World {
         self.host_left(specs, None);
     }
 
-    /// The same for servers that an earlier run left in this state.
+    /// Registers servers that an earlier run left in the state `last`.
     pub(crate) fn host_left(
         &self,
         specs: impl IntoIterator<Item = ServerSpec>,
@@ -173,12 +200,12 @@ impl World {
         found.expect("there is such a server").clone()
     }
 
-    /// The word for its state.
+    /// Returns the name of the server's state.
     pub(crate) fn state(&self, name: &str) -> &'static str {
         self.status(name).phase.word()
     }
 
-    /// Waits until it is in this state. Returns how long that took.
+    /// Waits until the server is in this state. Returns how long that took.
     pub(crate) async fn until_state(&self, name: &str, state: &str) -> Duration {
         let what = format!("`{name}` is {state}");
         until(&what, || self.state(name) == state).await
@@ -195,6 +222,12 @@ impl World {
     /// The status of a server.
     pub(crate) fn status(&self, name: &str) -> Status {
         self.server(name).status()
+    }
+
+    /// Stops everything, with 30 seconds for calls and servers to end.
+    pub(crate) async fn shutdown(&self) {
+        let by = Instant::now() + Duration::from_secs(30);
+        self.gateway.shutdown(by).await;
     }
 
     pub(crate) async fn order(&self, name: &str, order: Command) {
@@ -240,7 +273,7 @@ static CLOSED: LazyLock<Store> = LazyLock::new(|| {
             store
         })
     });
-    // Blocks the thread of the test, and with it the test's clock.
+    // This join blocks the thread of the test, and with it the test's clock.
     opening.join().expect("it does not panic")
 });
 
@@ -264,7 +297,7 @@ fn key(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("API_KEY".to_owned(), value.to_owned())])
 }
 
-/// The same server with another key. It has to be restarted, but its catalog stays known.
+/// Changes the server's key. The server has to be restarted, but its catalog stays known.
 pub(crate) fn renewed(mut spec: ServerSpec) -> ServerSpec {
     match &mut spec.origin {
         Origin::Remote(remote) => remote.headers = key("renewed"),
@@ -318,7 +351,7 @@ pub(crate) fn hosted_as(name: &str, id: &str, change: impl FnOnce(&mut ServerSpe
     spec
 }
 
-/// The same server, owned by a project.
+/// Makes a project the owner of the server.
 pub(crate) fn owned(project: &str, spec: ServerSpec) -> ServerSpec {
     ServerSpec {
         declared: Declared::Project,

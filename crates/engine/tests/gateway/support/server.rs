@@ -36,7 +36,7 @@ pub(crate) struct Script {
     pub(crate) start_delay: Duration,
     /// Instances exit with this code instead of answering the handshake.
     pub(crate) dies_at_start: Option<i32>,
-    /// It no longer responds, not even to a ping.
+    /// The server no longer responds, not even to a ping.
     pub(crate) is_silent: bool,
     /// Neither the end of its input nor `SIGTERM` stops it.
     pub(crate) is_stubborn: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Script {
 /// A message received by an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
-    /// Counts from 1.
+    /// Number of the instance, counted from 1.
     pub(crate) instance: usize,
     pub(crate) frame: Value,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Scripted(Arc<Mutex<Inner>>);
 
 struct Inner {
     script: Script,
-    /// Times of connection attempts.
+    /// Times of the connection attempts.
     attempts: Vec<Instant>,
     starts: usize,
     running: HashMap<usize, mpsc::UnboundedSender<Command>>,
@@ -68,7 +68,7 @@ struct Inner {
     most_running: usize,
     heard: Vec<Heard>,
     held: Vec<Held>,
-    /// Requests to clients, by id.
+    /// Requests that the server sent to clients, by id.
     asked: HashMap<String, oneshot::Sender<Value>>,
     /// Open `subscriptions/listen` requests.
     listening: Vec<(usize, Value)>,
@@ -152,7 +152,8 @@ impl Scripted {
         self.script(|script| script.tools = tools.iter().map(|&tool| tool.into()).collect())
     }
 
-    /// Sends a notification that a list has changed (`tools`, `resources` or `prompts`), in the way of its era.
+    /// Sends a notification that a list has changed (`tools`, `resources` or `prompts`), as the server's era defines
+    /// it.
     pub(crate) fn changed(&self, list: &str) {
         self.notify(
             &format!("notifications/{list}/list_changed"),
@@ -298,7 +299,7 @@ impl Scripted {
     }
 }
 
-/// One run of the server.
+/// One run of the scripted server.
 struct Instance {
     server: Scripted,
     number: usize,
@@ -334,7 +335,7 @@ impl Instance {
                 biased;
                 command = inbox.recv() => match command {
                     Some(Command::Say(text)) => {
-                        // A peer that no longer listens has closed the input, too.
+                        // A write error is ignored: a peer that no longer reads has also closed the input.
                         let _ = output.write_all(format!("{text}\n").as_bytes()).await;
                     }
                     Some(Command::Exit(exit)) => break exit,
@@ -614,8 +615,8 @@ impl Instance {
 /// The result of the tool `rich`, without braces. It has to arrive unchanged.
 pub(crate) const RICH: &str = r#""content":[{"type":"image","data":"AAEC","mimeType":"image/png","own":1.0}],"structuredContent":{"z":12345678901234567890123,"a":"\u00e9"},"_meta":{"own/key":[ ]},"resultType":"complete","unknown":null"#;
 
-/// The request sent by the tool `ask`: for `{"method": "sampling/createMessage"}` or `roots/list`, that method,
-/// otherwise a form.
+/// The request that the tool `ask` sends. Its argument `method` may be `sampling/createMessage` or `roots/list`;
+/// without it, the request is a form.
 fn question(arguments: &Value) -> Value {
     match arguments["method"].as_str() {
         Some(method @ "sampling/createMessage") => {

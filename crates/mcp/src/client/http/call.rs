@@ -48,7 +48,7 @@ const DEFAULT_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(3600);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Delay of a response while log messages may still arrive on the session's own stream. Servers write both at about the
-/// same time; this allows for the delay between the two streams.
+/// same time; the delay makes up for the difference between the two streams.
 const LOG_LINGER: Duration = Duration::from_millis(100);
 
 /// A request in flight over streamable HTTP. Nothing is sent until [`HttpCall::next`] is polled.
@@ -182,10 +182,10 @@ impl HttpCall {
         }
         self.end
             .take()
-            .unwrap_or_else(|| Err(CallError::Closed("the call is over".into())))
+            .unwrap_or_else(|| Err(CallError::Closed("the call has ended".into())))
     }
 
-    /// The next event from the session's own stream while the response is held back.
+    /// The next event from the session's own stream, for a response that is held back.
     async fn late_event(&mut self) -> Option<Event> {
         let Linger::Now(pause, came) = &mut self.linger else {
             return None;
@@ -321,7 +321,7 @@ impl Exchange {
                     }
                 };
             }
-            Stage::Over => return Err(CallError::Closed("the call is over".into())),
+            Stage::Over => return Err(CallError::Closed("the call has ended".into())),
         }
         Ok(None)
     }
@@ -344,7 +344,7 @@ impl Exchange {
         let media = media(response.headers());
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) && media != Media::Events
         {
-            let text = format!("HTTP {} instead of an answer", status.as_u16());
+            let text = format!("HTTP {} instead of a response", status.as_u16());
             return Err(CallError::Refused(text.into()));
         }
         match media {
@@ -431,12 +431,12 @@ impl Exchange {
         if frame.numeric_id() == Some(self.id) {
             return Ok(frame);
         }
-        let nobodys = match frame.id() {
+        let counts_as_ours = match frame.id() {
             b"" | b"null" => true,
             [b'"', ..] => any_string,
             _ => false,
         };
-        if frame.kind() != Kind::Error || !nobodys {
+        if frame.kind() != Kind::Error || !counts_as_ours {
             return Err(Box::new(frame));
         }
         let text = if frame.id().is_empty() {
@@ -550,7 +550,7 @@ fn unread(core: &Core, error: &Unread<hyper::Error>) -> CallError {
             format!("it is longer than {} bytes{LIMIT_HINT}", core.max_message).into(),
         ),
         Unread::Broken(error) => {
-            CallError::Closed(format!("the answer broke off: {}", cause(error)).into())
+            CallError::Closed(format!("the response ended early: {}", cause(error)).into())
         }
     }
 }

@@ -85,7 +85,7 @@ impl Endpoint {
             return refuse("the URL must start with http:// or https://".to_owned());
         }
         let Ok(uri) = url.parse::<Uri>() else {
-            return refuse("the URL cannot be read".to_owned());
+            return refuse("the URL is invalid".to_owned());
         };
         let Some(authority) = uri.authority() else {
             return refuse("the URL has no host".to_owned());
@@ -128,11 +128,11 @@ impl Endpoint {
         }
         let mut parts = uri.clone().into_parts();
         let Ok(authority) = bare.parse::<Authority>() else {
-            return refuse("the URL's host cannot be read".to_owned());
+            return refuse("the URL's host is invalid".to_owned());
         };
         parts.authority = Some(authority);
         let Ok(uri) = Uri::from_parts(parts) else {
-            return refuse("the URL cannot be read".to_owned());
+            return refuse("the URL is invalid".to_owned());
         };
         let peer = peer(&uri).into();
         Ok(Self {
@@ -154,7 +154,7 @@ impl Endpoint {
         }
     }
 
-    /// The same headers for another URL on the same server.
+    /// The endpoint of another URL on the same server, with the same headers.
     pub(in crate::client) fn at(&self, uri: Uri) -> Self {
         Self {
             origin: Origin::new(&uri),

@@ -80,7 +80,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Returns true if a call's log messages may arrive here after its response.
+    /// Returns true if a call's log messages may arrive on this stream after its response.
     pub(super) fn may_log(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
             && self.in_vain.load(Ordering::Relaxed) < MAX_SILENT_CALLS
@@ -153,7 +153,7 @@ impl HttpLink {
         let (era, version, session) = match mode {
             Mode::Modern => (Era::Modern, Some(Version::LATEST), None),
             Mode::Handshake => (Era::Legacy, None, None),
-            // The header exists since 2025-06-18.
+            // The version header exists since 2025-06-18.
             Mode::Legacy { version, session } => {
                 let version = Some(version).filter(|version| *version >= Version::V2025_06_18);
                 (Era::Legacy, version, session)
@@ -245,8 +245,8 @@ impl HttpLink {
         core.die("closed by the gateway");
         core.over.cancel();
         if core.why.get().is_some_and(|why| **why == *SESSION_EXPIRED) {
-            // The server rejected one call. Another one that was sent earlier may still be executed, so it must not
-            // look safe to retry: it ends with its own response.
+            // The server rejected one call. Calls sent before it may still be executed and must not look safe to retry,
+            // so each ends with its own response.
             core.tasks.close();
             return;
         }
@@ -451,7 +451,7 @@ impl Core {
         }
     }
 
-    /// Returns true if another gateway than the intended one received the request, and therefore ignored it.
+    /// Returns true if the request reached a gateway other than the intended one, which ignored it.
     pub(super) fn is_misdirected(&self, status: StatusCode) -> bool {
         self.endpoint.sign.is_some() && status == StatusCode::MISDIRECTED_REQUEST
     }
@@ -462,7 +462,7 @@ impl Core {
         if let pool::Error::SignIn(sign_in) = error {
             return CallError::SignIn(sign_in.clone());
         }
-        // Another gateway may now have the sessions of this one.
+        // The endpoint is another gateway. If it cannot be reached, a third one may have its sessions now.
         if error.is_connect() && self.endpoint.sign.is_some() {
             return self.expired();
         }

@@ -43,7 +43,7 @@ struct Listener {
     last_event: Option<String>,
     retry: Option<Duration>,
     failures: u32,
-    /// The stream was open at least once, so the server supports it.
+    /// True if the stream was open at least once, so the server supports it.
     opened: bool,
 }
 
@@ -59,18 +59,18 @@ pub(super) async fn listen(core: Arc<Core>, to: mpsc::Sender<Event>) {
     let mut listener = Listener::default();
     loop {
         let started = Instant::now();
-        let fruitful = match listener.open(&core).await {
+        let succeeded = match listener.open(&core).await {
             Open::Stream(body) => {
                 listener.opened = true;
                 core.stream.is_open.store(true, Ordering::Relaxed);
-                let fruitful = listener.read(&core, body, &to).await;
+                let got_events = listener.read(&core, body, &to).await;
                 core.stream.is_open.store(false, Ordering::Relaxed);
-                fruitful || started.elapsed() >= STABLE_STREAM_TIME
+                got_events || started.elapsed() >= STABLE_STREAM_TIME
             }
             Open::Later => false,
             Open::Never => return,
         };
-        listener.failures = if fruitful { 0 } else { listener.failures + 1 };
+        listener.failures = if succeeded { 0 } else { listener.failures + 1 };
         sleep(listener.pause()).await;
     }
 }
@@ -105,10 +105,10 @@ impl Listener {
         }
     }
 
-    /// Reads a stream to its end. Returns true if it brought anything.
+    /// Reads a stream to its end. Returns true if it contained a message.
     async fn read(&mut self, core: &Arc<Core>, mut body: Body, to: &mpsc::Sender<Event>) -> bool {
         let mut parser = Parser::new(core.max_message);
-        let mut fruitful = false;
+        let mut got_events = false;
         while let Some(Ok(frame)) = body.frame().await {
             let Some(data) = frame.data_ref() else {
                 continue;
@@ -120,7 +120,7 @@ impl Listener {
                     Ok(None) => break,
                     Err(error) => {
                         core.stray(&error.to_string());
-                        return fruitful;
+                        return got_events;
                     }
                 };
                 if event.id.is_some() {
@@ -132,14 +132,14 @@ impl Listener {
                 if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
                     continue;
                 }
-                fruitful = true;
+                got_events = true;
                 match Frame::parse(event.data, core.max_depth) {
                     Ok(frame) => take(core, frame, to),
                     Err(invalid) => core.stray(&invalid.to_string()),
                 }
             }
         }
-        fruitful
+        got_events
     }
 
     /// Delay before the next attempt, with jitter so that the clients of a restarted server do not reconnect all at
@@ -186,8 +186,8 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
             }
         }
         Kind::Request if frame.method() == method::PING => core.answer_ping(&frame),
-        // It should come on the stream of its call. Many servers send it here anyway, and with a single caller in
-        // flight the recipient is clear.
+        // A server request should come on the stream of its call. Many servers send it here anyway, and with a single
+        // caller in flight the recipient is clear.
         Kind::Request => match core.whose() {
             Whose::One(slot) => {
                 if let Some(event) = slot.push(Event::Request(frame)) {

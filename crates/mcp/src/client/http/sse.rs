@@ -1,8 +1,8 @@
 //! HTTP+SSE of 2024-11-05 towards servers: one event stream in, a POST per message out.
 //!
 //! The connection is a [`Duplex`] and ends with the stream. A message that the server refuses ends only its call,
-//! unless the server has forgotten the session. Messages are sent in order. A POST without a prompt response no longer
-//! delays the next one, because some servers answer it only when the call is done.
+//! unless the server has forgotten the session. Messages are sent in order. A POST delays the next one by at most
+//! [`MAX_ORDER_WAIT`], because some servers answer it only when the call is done.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ use crate::{
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for one POST.
 const POST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum delay of the next message by a POST without a response.
+/// Maximum time that a POST without a response delays the next message.
 const MAX_ORDER_WAIT: Duration = Duration::from_secs(1);
 /// Maximum POSTs in flight. Further messages wait.
 const MAX_CONCURRENT_POSTS: usize = 64;

@@ -144,7 +144,7 @@ struct Quiet {
 
 const RESTING: u8 = 0;
 const POLLED: u8 = 1;
-/// Woken during a poll.
+/// The waker was called during a poll.
 const WOKEN: u8 = 2;
 
 impl Quiet {
@@ -152,7 +152,7 @@ impl Quiet {
         self.state.store(POLLED, Ordering::SeqCst);
     }
 
-    /// Ends the poll. Returns `false` if it was woken during the poll.
+    /// Ends the poll. Returns `false` if the waker was called during the poll.
     fn rest(&self) -> bool {
         self.state.swap(RESTING, Ordering::SeqCst) == POLLED
     }

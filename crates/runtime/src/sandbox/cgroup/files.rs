@@ -45,7 +45,7 @@ pub(super) fn kill_all(path: &Path) {
         return;
     }
     for pid in members(path) {
-        // Checked again after opening, because another process may have the number by now.
+        // Checked again after opening, because another process may have the process id by now.
         if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
             && members(path).contains(&pid)
         {

@@ -41,7 +41,7 @@ pub(in crate::sandbox) struct Group {
     pub(super) directories: BTreeSet<PathBuf>,
     /// The file in which the kernel counts refused processes. Kept open because it is polled.
     pub(super) events: Option<File>,
-    /// True if it was killed by the fork-bomb guard.
+    /// True if the fork-bomb guard killed the instance.
     pub(super) bombed: AtomicBool,
     pub(super) removed: AtomicBool,
 }

@@ -48,7 +48,7 @@ pub(super) fn unified(mount: &Mount, own: &str, install: &str) -> Result<Unified
         .unwrap_or_default();
     let mut bases = vec![mount.at.clone()];
     if !own.is_empty() && !own.contains("..") {
-        // An earlier run may have moved there already.
+        // If an earlier run already moved this process into the host group, use the group around that.
         let own = own.strip_suffix(HOST_GROUP).unwrap_or(own);
         bases.push(mount.at.join(own.trim_end_matches('/')));
     }
@@ -71,7 +71,7 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
     let top = base.join(TOP_GROUP);
     let root = top.join(install);
     fs::create_dir_all(&root)?;
-    // Without write access here, no process can be moved into the group, whatever else is allowed.
+    // Without write access to this file, no process can be moved into the group, even if everything else is allowed.
     OpenOptions::new()
         .write(true)
         .open(base.join("cgroup.procs"))?;
@@ -80,8 +80,8 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
         .iter()
         .filter(|controller| offered.contains(**controller))
         .collect();
-    // Only the root group may contain both processes and groups with controllers; it alone has no `cgroup.events`. Some
-    // controllers can be used next to processes elsewhere too, but that would break the others.
+    // Only the root group may contain both processes and groups with controllers; it alone has no `cgroup.events`. In
+    // other groups, some controllers can be enabled next to processes, but that would make the remaining ones unusable.
     let divided = !wanted.is_empty() && base.join("cgroup.events").exists();
     if divided && !members(base).is_empty() {
         make_way(base)?;

@@ -34,7 +34,7 @@ const GIT_FOLDERS: [&str; 4] = [
     "/usr/local/lib/git-core",
     "/usr/local/libexec/git-core",
 ];
-/// In bytes. npm and uv keep their temporary files on the stage.
+/// Size of `/tmp` in bytes. npm and uv keep their temporary files on the stage.
 const TMP_BYTES: u64 = 64 << 20;
 const SHM_BYTES: u64 = 16 << 20;
 

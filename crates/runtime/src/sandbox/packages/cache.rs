@@ -25,7 +25,7 @@ const CURRENT_LINK: &str = "current";
 #[derive(Clone)]
 pub(super) struct Cache {
     folder: PathBuf,
-    /// The part that a version needs to be usable, and may have lost.
+    /// The entry in a version's folder without which the version counts as incomplete.
     part: &'static str,
 }
 
@@ -57,7 +57,7 @@ impl Stage {
 
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.0);
-        // Succeeds only if the shelf is empty otherwise.
+        // Succeeds only if the folder is empty, so no version of the package is installed.
         if let Some(cache) = self.0.parent() {
             let _ = fs::remove_dir(cache);
         }
@@ -165,7 +165,7 @@ impl Cache {
             if flock(&lease, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            // Renamed first, so that a partly removed version has the name of a stage, which is never started.
+            // The version is renamed first. A partly removed one then has the name of a stage, which is never started.
             let gone = Stage(self.folder.join(stage));
             if fs::rename(&folder, &gone.0).is_ok() {
                 gone.remove();

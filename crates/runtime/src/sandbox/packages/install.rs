@@ -103,7 +103,7 @@ impl Packages {
         };
         let made = async {
             let making = Making::begin(self, label, request, &stage).await?;
-            // An installation that lost its interpreter is made again with the same versions.
+            // An installation that lost its interpreter is repeated with the same versions.
             making.prepare(cache.last()).await?;
             making.resolve().await?;
             making.install().await
@@ -243,7 +243,7 @@ impl<'a> Making<'a> {
         match self.request.registry {
             Registry::Npm => {
                 let package = self.stage.package();
-                // Without it, npm would look for a project in the parent folders.
+                // Without this file, npm would look for a project in the parent folders.
                 self.blocking(move || {
                     fs::write(package.join("package.json"), r#"{"private":true}"#)
                 })
@@ -396,7 +396,7 @@ impl<'a> Making<'a> {
         let parents = self.sources.parents.clone();
         let allowed = Arc::new(Allowed::configured(
             places,
-            "the sources of uv's Pythons",
+            "the sources of uv's Python versions",
             parents,
         ));
         step.allowed = Some(Arc::clone(&allowed));
@@ -405,8 +405,8 @@ impl<'a> Making<'a> {
             own.display().to_string(),
         );
         step.shown.retain(|shown| *shown != own);
-        // Downloaded interpreters are moved to their place once complete. Until then, the place inside is a folder on
-        // the stage.
+        // Downloaded interpreters are moved to their final folder once complete. Until then, a folder on the stage is
+        // mounted in its place.
         step.writable.insert(own.clone(), new.clone());
         self.blocking({
             let (new, own) = (new.clone(), own.clone());

@@ -43,13 +43,13 @@ fn check_entry(
         return refused(&format!("is a folder, `{}`", shown(to)));
     }
     if entry["inBundle"] == true && resolved.is_none() {
-        // It is part of the tarball of the package that contains it, whose hash covers it.
+        // A bundled dependency is in the tarball of the package around it, whose hash covers both.
         let around = place
             .rsplit_once(&format!("/{MODULES_PREFIX}"))
             .map(|(around, _)| around);
         return match around.and_then(|around| Some((around, packages.get(around)?))) {
             Some((around, entry)) => check_entry(packages, around, entry, registries),
-            None => refused("comes from nowhere"),
+            None => refused("is marked as bundled, but no package contains it"),
         };
     }
     let Some(url) = resolved else {
@@ -132,122 +132,70 @@ mod tests {
             entry.as_object_mut().unwrap().extend(changes);
             entry
         };
-        for (place, entry, expected) in [
-            ("node_modules/one", good.clone(), None),
-            (
-                "node_modules/@s/one",
-                with(json!({"resolved": "http://127.0.0.1:4873/@s%2fone.tgz"})),
-                None,
-            ),
-            (
-                "node_modules/around/node_modules/one",
-                json!({"inBundle": true}),
-                None,
-            ),
-            (
-                "node_modules/one",
-                json!({"inBundle": true}),
-                Some("`one` comes from nowhere"),
-            ),
-            (
-                "node_modules/bad/node_modules/one",
-                json!({"inBundle": true}),
-                Some("`bad` comes from `https://evil.example/x`"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "https://registry.example/one.tgz"})),
-                Some("comes from `https://registry"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "http://registry.example/npm/one.tgz"})),
-                Some("comes from"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "https://registry.example/npm/../one.tgz"})),
-                Some("comes from"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "https://registry.example/npm/%2E%2e/one.tgz"})),
-                Some("comes from"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "https://registry.example:444/npm/one.tgz"})),
-                Some("comes from"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "https://registry.example.evil/npm/one.tgz"})),
-                Some("comes from"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "https://registry.example@evil/npm/one.tgz"})),
-                Some("comes from `https://evil/npm/"),
-            ),
-            (
-                "node_modules/@s/one",
-                with(json!({"resolved": "git+ssh://git:hunter2@evil/x.git?hunter2"})),
-                Some("`@s/one` comes from `git+ssh://evil/x.git"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": "file:../x.tgz"})),
-                Some("comes from `file:"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"resolved": null})),
-                Some("no URL"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"integrity": null})),
-                Some("`one` has no hash"),
-            ),
-            (
-                "node_modules/one",
-                with(json!({"integrity": "md5-AA"})),
-                Some("`one` has no hash"),
-            ),
-            (
-                "node_modules/one",
-                json!({"link": true, "resolved": "../../x"}),
-                Some("`one` is a folder, `../../x`"),
-            ),
-            ("../x", good.clone(), Some("is a folder, `https")),
+        let from = |url: &str| with(json!({"resolved": url}));
+        // Checks a lock file with this entry, next to a good one and to one that a bad package bundles.
+        let check = |place: &str, entry: &Value| {
+            let mut packages = json!({"": {}, "node_modules/around": good});
+            if place.starts_with("node_modules/bad/") {
+                packages["node_modules/bad"] = from("https://evil.example/x");
+            }
+            packages[place] = entry.clone();
+            check_npm(&json!({"packages": packages}), &registries)
+        };
+        let (one, scoped) = ("node_modules/one", "node_modules/@s/one");
+        let bundled = json!({"inBundle": true});
+        for (place, entry) in [
+            (one, good.clone()),
+            (scoped, from("http://127.0.0.1:4873/@s%2fone.tgz")),
+            ("node_modules/around/node_modules/one", bundled.clone()),
         ] {
-            let mut lock = json!({"packages": {
-                "": {}, "node_modules/around": good,
-                "node_modules/bad": with(json!({"resolved": "https://evil.example/x"})),
-            }});
-            if !place.starts_with("node_modules/bad/") {
-                lock["packages"]
-                    .as_object_mut()
-                    .unwrap()
-                    .remove("node_modules/bad");
-            }
-            lock["packages"][place] = entry;
-            match (check_npm(&lock, &registries), expected) {
-                (Ok(()), None) => {}
-                (Err(why), Some(part)) => {
-                    assert!(
-                        why.contains(part) && why.contains("full path") && !why.contains("hunter2"),
-                        "{part}: {why}"
-                    );
-                }
-                (found, _) => panic!("{place} {}: {found:?}", lock["packages"][place]),
-            }
+            assert_eq!(check(place, &entry), Ok(()), "{place} {entry}");
         }
-        assert!(
-            check_npm(&json!({"dependencies": {}}), &registries)
-                .unwrap_err()
-                .contains("npm 7")
+        let refused = |place: &str, entry: Value, part: &str| {
+            let why = check(place, &entry).expect_err(part);
+            assert!(
+                why.contains(part) && why.contains("full path") && !why.contains("hunter2"),
+                "{part}: {why}"
+            );
+        };
+        for (url, part) in [
+            (
+                "https://registry.example/one.tgz",
+                "comes from `https://registry",
+            ),
+            ("http://registry.example/npm/one.tgz", "comes from"),
+            ("https://registry.example/npm/../one.tgz", "comes from"),
+            ("https://registry.example/npm/%2E%2e/one.tgz", "comes from"),
+            ("https://registry.example:444/npm/one.tgz", "comes from"),
+            ("https://registry.example.evil/npm/one.tgz", "comes from"),
+            (
+                "https://registry.example@evil/npm/one.tgz",
+                "comes from `https://evil/npm/",
+            ),
+            ("file:../x.tgz", "comes from `file:"),
+        ] {
+            refused(one, from(url), part);
+        }
+        let git = from("git+ssh://git:hunter2@evil/x.git?hunter2");
+        refused(scoped, git, "`@s/one` comes from `git+ssh://evil/x.git");
+        let inside = "node_modules/bad/node_modules/one";
+        let part = "`bad` comes from `https://evil.example/x`";
+        refused(inside, bundled.clone(), part);
+        refused(
+            one,
+            bundled,
+            "`one` is marked as bundled, but no package contains it",
         );
+        refused(one, with(json!({"resolved": null})), "no URL");
+        for integrity in [Value::Null, json!("md5-AA")] {
+            let entry = with(json!({"integrity": integrity}));
+            refused(one, entry, "`one` has no hash");
+        }
+        let link = json!({"link": true, "resolved": "../../x"});
+        refused(one, link, "`one` is a folder, `../../x`");
+        refused("../x", good.clone(), "is a folder, `https");
+        let old = check_npm(&json!({"dependencies": {}}), &registries);
+        assert!(old.unwrap_err().contains("npm 7"));
     }
 
     #[test]

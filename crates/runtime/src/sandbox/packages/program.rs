@@ -42,7 +42,7 @@ fn no_program(request: &Request, names: &BTreeSet<String>) -> String {
         None => "program with the same name".to_owned(),
     };
     if names.is_empty() {
-        return format!("`{package}` has no {wanted}, and no other; it may be a library");
+        return format!("`{package}` has no {wanted}, and no other program; it may be a library");
     }
     let shown: Vec<_> = names
         .iter()
@@ -113,35 +113,24 @@ mod tests {
 
     #[test]
     fn u03_a_package_of_npm_is_run_by_its_only_program_or_the_one_of_its_name() {
+        let two = r#"{"a":"a.js","b":"b.js"}"#;
+        let which = "name one of: a, b, as in `npx --package @s/one NAME`";
+        let no_c = "`@s/one` has no program `c`; name one of: a";
+        let library = "it may be a library";
         for (bin, line, expected) in [
             (r#""a.js""#, "npx @s/one", Ok("one")),
             (r#"{"a":"a.js"}"#, "npx @s/one", Ok("a")),
             (r#"{"a":"a.js","one":"b.js"}"#, "npx @s/one", Ok("one")),
-            (
-                r#"{"a":"a.js","b":"b.js"}"#,
-                "npx @s/one",
-                Err("name one of: a, b, as in `npx --package @s/one NAME`"),
-            ),
-            (r#"{"a":"a.js","b":"b.js"}"#, "npx -p @s/one b", Ok("b")),
-            (
-                r#"{"a":"a.js"}"#,
-                "npx -p @s/one c",
-                Err("`@s/one` has no program `c`; name one of: a"),
-            ),
-            (
-                r#"{"../a":"a.js"}"#,
-                "npx @s/one",
-                Err("it may be a library"),
-            ),
-            ("null", "npx @s/one", Err("it may be a library")),
+            (two, "npx @s/one", Err(which)),
+            (two, "npx -p @s/one b", Ok("b")),
+            (r#"{"a":"a.js"}"#, "npx -p @s/one c", Err(no_c)),
+            (r#"{"../a":"a.js"}"#, "npx @s/one", Err(library)),
+            ("null", "npx @s/one", Err(library)),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let folder = folder.path();
-            put(
-                folder,
-                "node_modules/@s/one/package.json",
-                &format!(r#"{{"bin":{bin}}}"#),
-            );
+            let manifest = format!(r#"{{"bin":{bin}}}"#);
+            put(folder, "node_modules/@s/one/package.json", &manifest);
             for name in ["a", "b", "one"] {
                 put(folder, &format!("node_modules/.bin/{name}"), "");
             }

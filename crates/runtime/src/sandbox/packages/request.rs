@@ -26,7 +26,7 @@ pub(super) struct Request {
     pub(super) registry: Registry,
     /// The name of the first package.
     pub(super) package: String,
-    /// In the syntax of npm or uv, the first package first.
+    /// All packages, in the syntax of npm or uv, beginning with the first one.
     pub(super) specs: Vec<String>,
     /// The Python version, in the syntax of uv.
     pub(super) python: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Request {
 /// The meaning of an option of `npx` or `uvx`.
 #[derive(Clone, Copy)]
 enum Meaning {
-    /// Has no effect here.
+    /// The option is accepted, and has no effect on a pinned package.
     Ignored,
     /// A package; the first word is then a program.
     From,
@@ -57,7 +57,7 @@ impl Registry {
         }
     }
 
-    /// Its name, which is also the name of its folder.
+    /// The registry's name, which is also the name of its folder.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Npm => "npm",
@@ -128,7 +128,7 @@ impl Request {
                 let value = value.or_else(|| words.next().map(String::as_str));
                 value
                     .map(str::to_owned)
-                    .ok_or_else(|| format!("`{by} {option}` lacks its value"))
+                    .ok_or_else(|| format!("`{by} {option}` needs a value"))
             };
             match meaning {
                 Meaning::Ignored => {}
@@ -322,58 +322,28 @@ mod tests {
 
     #[test]
     fn u03_a_command_line_names_packages_a_program_and_its_arguments() {
-        for (line, key, package, program, args) in [
-            ("npx one", "one", "one", None, ""),
-            (
-                "npx -y one@1.2.3 -y --flag",
-                "one@1.2.3",
-                "one",
-                None,
-                "-y --flag",
-            ),
-            (
-                "npx --yes @a/one@latest x",
-                "@a%2Fone@latest",
-                "@a/one",
-                None,
-                "x",
-            ),
-            (
-                "/opt/node/bin/npx -q @a/one@^1",
-                "@a%2Fone@%5E1",
-                "@a/one",
-                None,
-                "",
-            ),
-            ("npx -y -- one -- x", "one", "one", None, "-- x"),
-            ("npx -p one@1 run x", "one@1", "one", Some("run"), "x"),
-            (
-                "npx --package=one --package two -- run -p x",
-                "one,two",
-                "one",
-                Some("run"),
-                "-p x",
-            ),
-            ("uvx one", "one", "one", None, ""),
-            ("uvx one@1.2 --from x", "one==1.2", "one", None, "--from x"),
-            ("uvx one@latest", "one", "one", None, ""),
-            ("uvx one[a,b]==1.*", "one%5Ba,b%5D==1.%2A", "one", None, ""),
-            (
-                "uvx --from one>=1,<2 run x",
-                "one%3E=1,%3C2",
-                "one",
-                Some("run"),
-                "x",
-            ),
-            ("uvx --from=one@3 run", "one==3", "one", Some("run"), ""),
-            (
-                "uvx -p 3.12 -q --with two one x",
-                "one,two,python=3.12",
-                "one",
-                None,
-                "x",
-            ),
-        ] {
+        // Columns: line, key, first package, program, arguments.
+        let table = "
+            npx one                                     | one                 | one    |     |
+            npx -y one@1.2.3 -y --flag                  | one@1.2.3           | one    |     | -y --flag
+            npx --yes @a/one@latest x                   | @a%2Fone@latest     | @a/one |     | x
+            /opt/node/bin/npx -q @a/one@^1              | @a%2Fone@%5E1       | @a/one |     |
+            npx -y -- one -- x                          | one                 | one    |     | -- x
+            npx -p one@1 run x                          | one@1               | one    | run | x
+            npx --package=one --package two -- run -p x | one,two             | one    | run | -p x
+            uvx one                                     | one                 | one    |     |
+            uvx one@1.2 --from x                        | one==1.2            | one    |     | --from x
+            uvx one@latest                              | one                 | one    |     |
+            uvx one[a,b]==1.*                           | one%5Ba,b%5D==1.%2A | one    |     |
+            uvx --from one>=1,<2 run x                  | one%3E=1,%3C2       | one    | run | x
+            uvx --from=one@3 run                        | one==3              | one    | run |
+            uvx -p 3.12 -q --with two one x             | one,two,python=3.12 | one    |     | x
+        ";
+        for row in table.trim().lines() {
+            let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+            let [line, key, package, program, args] = columns[..] else {
+                panic!("{row}");
+            };
             let request = parse(line).unwrap().unwrap();
             let found = (
                 request.key(),
@@ -381,12 +351,9 @@ mod tests {
                 request.program,
                 request.args.join(" "),
             );
-            let program = program.map(str::to_owned);
-            assert_eq!(
-                found,
-                (key.to_owned(), package.to_owned(), program, args.to_owned()),
-                "{line}"
-            );
+            let program = (!program.is_empty()).then(|| program.to_owned());
+            let [key, package, args] = [key, package, args].map(str::to_owned);
+            assert_eq!(found, (key, package, program, args), "{line}");
         }
         for other in [
             "node x",
@@ -400,56 +367,35 @@ mod tests {
 
     #[test]
     fn u03_what_cannot_be_is_named() {
-        for (line, expected) in [
-            ("npx", "`npx` names no package"),
-            ("npx -y", "`npx` names no package"),
-            ("npx -c one", "`-c` is not an option of `npx`"),
-            (
-                "npx --registry=https://me:hunter2@example.com one",
-                "`--registry` is not an option of `npx`",
-            ),
-            ("npx -p", "`npx -p` lacks its value"),
-            ("npx -p one", "`npx` names a package but no program"),
-            ("npx -p one ../run", "`../run` is not the name of a program"),
-            ("npx ./one", "`./one` is not a package of npm"),
-            ("npx one@npm:two", "`one@npm:two` is not a package of npm"),
-            ("npx one@", "`one@` is not a package of npm"),
-            ("npx one.tgz", "`one.tgz` is not a package of npm"),
-            ("npx @one", "`@one` is not a package of npm"),
-            ("npx @a/../b", "`@a/../b` is not a package of npm"),
-            (
-                "npx github:me/one",
-                "`github:me/one` is not a package of npm",
-            ),
-            (
-                "npx https://me:hunter2@example.com/one?k=hunter2",
-                "`https://example.com/one?…` is not a package",
-            ),
-            ("npx -- --prefix=/", "`--prefix=/` is not a package of npm"),
-            ("uvx", "`uvx` names no package"),
-            (
-                "uvx --index-url=https://me:hunter2@example.com one",
-                "`--index-url` is not an option of `uvx`",
-            ),
-            (
-                "uvx --from git+https://me:hunter2@example.com/one run",
-                "`git+https://example.com/one` is not a",
-            ),
-            (
-                "uvx --from one --from two run",
-                "`uvx --from` is given twice",
-            ),
-            (
-                "uvx one@git+https://example.com",
-                "`one@git+https://example.com` is not a package of pypi",
-            ),
-            ("uvx one;x", "`one;x` is not a package of pypi"),
-            (
-                "uvx -- -r/etc/passwd",
-                "`-r/etc/passwd` is not a package of pypi",
-            ),
-            ("uvx --python /bin/sh one", "and not `/bin/sh`"),
-        ] {
+        let table = "
+            npx                                                   | `npx` names no package
+            npx -y                                                | `npx` names no package
+            npx -c one                                            | `-c` is not an option of `npx`
+            npx --registry=https://me:hunter2@example.com one     | `--registry` is not an option of `npx`
+            npx -p                                                | `npx -p` needs a value
+            npx -p one                                            | `npx` names a package but no program
+            npx -p one ../run                                     | `../run` is not the name of a program
+            npx ./one                                             | `./one` is not a package of npm
+            npx one@npm:two                                       | `one@npm:two` is not a package of npm
+            npx one@                                              | `one@` is not a package of npm
+            npx one.tgz                                           | `one.tgz` is not a package of npm
+            npx @one                                              | `@one` is not a package of npm
+            npx @a/../b                                           | `@a/../b` is not a package of npm
+            npx github:me/one                                     | `github:me/one` is not a package of npm
+            npx https://me:hunter2@example.com/one?k=hunter2      | `https://example.com/one?…` is not a package
+            npx -- --prefix=/                                     | `--prefix=/` is not a package of npm
+            uvx                                                   | `uvx` names no package
+            uvx --index-url=https://me:hunter2@example.com one    | `--index-url` is not an option of `uvx`
+            uvx --from git+https://me:hunter2@example.com/one run | `git+https://example.com/one` is not a
+            uvx --from one --from two run                         | `uvx --from` is given twice
+            uvx one@git+https://example.com                       | `one@git+https://example.com` is not a package of pypi
+            uvx one;x                                             | `one;x` is not a package of pypi
+            uvx -- -r/etc/passwd                                  | `-r/etc/passwd` is not a package of pypi
+            uvx --python /bin/sh one                              | and not `/bin/sh`
+        ";
+        for row in table.trim().lines() {
+            let (line, expected) = row.trim().split_once(" | ").unwrap();
+            let line = line.trim();
             let error = parse(line).unwrap_err();
             assert!(
                 error.contains(expected) && !error.contains("hunter2"),

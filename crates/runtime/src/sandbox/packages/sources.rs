@@ -18,16 +18,16 @@ use toml::Table;
 
 use crate::egress::{Parent, Parents};
 
-/// The folder of configuration files inside.
+/// The folder for configuration files in the sandbox.
 const FOLDER_INSIDE: &str = "/run/toolwharf";
-/// A larger file is not a configuration file.
+/// Maximum size of a configuration file. Larger files are ignored.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Variables of this process that npm and uv get: how registries are reached. `PATH` and the like are given to every
-/// process.
+/// Variables of this process that npm and uv get, because they affect how registries are reached. `PATH` and the like
+/// are given to every process.
 const PASSED_ON: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"];
 const PASSED_ON_PREFIXES: [&str; 3] = ["npm_config_", "pip_", "uv_"];
-/// npm settings that name host folders, or that are set here.
+/// npm settings that are not passed on, because they name host folders or are set by this module.
 const NPM_DECIDED: [&str; 12] = [
     "cache",
     "git",
@@ -42,7 +42,7 @@ const NPM_DECIDED: [&str; 12] = [
     "tmp",
     "userconfig",
 ];
-/// The same for uv. With `UV_COMPILE_BYTECODE` it would run the Python of the environment.
+/// uv settings that are not passed on. `UV_COMPILE_BYTECODE` would make uv run the Python of the package's environment.
 const UV_DECIDED: [&str; 9] = [
     "UV_CACHE_DIR",
     "UV_COMPILE_BYTECODE",
@@ -97,14 +97,14 @@ pub(super) struct Place {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sources {
     pub(super) env: BTreeMap<String, String>,
-    /// Path inside → content.
+    /// Path in the sandbox → content.
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
-    /// Read-only, at the same path.
+    /// Host paths that are visible in the sandbox, read-only and at the same path.
     pub(super) shown: Vec<PathBuf>,
     /// Folders in uv's `find-links`.
     pub(super) links: Vec<PathBuf>,
     pub(super) registries: Vec<Place>,
-    /// Sources of Pythons.
+    /// Download sources for Python interpreters.
     pub(super) pythons: Vec<Place>,
     pub(super) parents: Parents,
 }
@@ -151,7 +151,7 @@ impl Place {
         })
     }
 
-    /// Its host and port, and those of its file host.
+    /// The registry's host and port, and those of its file host.
     fn addresses(&self) -> Vec<(String, u16)> {
         let mut all = vec![(self.host.clone(), self.port)];
         let files = FILE_HOSTS.iter().filter(|(host, _)| *host == self.host);
@@ -287,7 +287,7 @@ impl Sources {
         };
         let except = npm_variable(host, "noproxy").unwrap_or(&except);
         self.parents = parents(host, http, https.or(http), except)?;
-        // npm's lock files contain URLs of the public registry, whatever replaces it.
+        // npm's lock files contain URLs of the public registry, even if npm is configured for another one.
         self.registries.extend(Place::parse(NPM_DEFAULT));
         Ok(())
     }
@@ -367,12 +367,8 @@ impl Sources {
             return Ok(None);
         };
         // The parser's own message would contain the line, which may have a secret.
-        let table: Table = toml::from_str(&text).map_err(|_| {
-            format!(
-                "`{}` is not valid TOML; uv cannot use it either",
-                file.display()
-            )
-        })?;
+        let table: Table = toml::from_str(&text)
+            .map_err(|_| format!("the uv settings `{}` are not valid TOML", file.display()))?;
         let mut kept = table.clone();
         for name in [
             "http-proxy",
@@ -390,7 +386,7 @@ impl Sources {
         Ok(Some(table))
     }
 
-    /// Adds uv's indexes and the sources of its Pythons.
+    /// Adds uv's indexes and its download sources for Python interpreters.
     fn indexes(&mut self, host: &Environment, configured: &[Table]) -> Result<(), String> {
         let variable = |name: &str| host.get(name).map_or("", String::as_str);
         let (mut urls, mut has_default) = (Vec::new(), false);
@@ -481,7 +477,7 @@ impl Sources {
     }
 }
 
-/// A setting of npm in a variable.
+/// Returns an npm setting from an environment variable.
 fn npm_variable<'a>(host: &'a Environment, key: &str) -> Option<&'a str> {
     let wanted = format!("npm_config_{}", key.replace('-', "_"));
     let mut named = host
@@ -540,9 +536,13 @@ mod tests {
         variables.iter().map(own).collect()
     }
 
-    fn addresses_of(places: &[Place]) -> Vec<String> {
-        let all = addresses(places).into_iter();
+    fn texts(addresses: BTreeSet<(String, u16)>) -> Vec<String> {
+        let all = addresses.into_iter();
         all.map(|(host, port)| format!("{host}:{port}")).collect()
+    }
+
+    fn addresses_of(places: &[Place]) -> Vec<String> {
+        texts(addresses(places))
     }
 
     #[test]
@@ -608,18 +608,13 @@ mod tests {
             "@b:registry": "https://npm.pkg.github.com/", "cafile": format!("{home}/ca"), "https-proxy": "http://npm:2", "noproxy": ["x"],
         });
         npm.add_npm(&host, &config).unwrap();
-        let reached: Vec<_> = npm
-            .npm_addresses()
-            .into_iter()
-            .map(|(host, port)| format!("{host}:{port}"))
-            .collect();
         let expected = [
             "10.0.0.1:4873",
             "npm.pkg.github.com:443",
             "pkg-npm.githubusercontent.com:443",
             "registry.example:443",
         ];
-        assert_eq!(reached, expected);
+        assert_eq!(texts(npm.npm_addresses()), expected);
         let parents = format!("{:?}", npm.parents);
         assert!(
             parents.contains("env:1") && parents.contains("npm:2"),

@@ -26,7 +26,8 @@ const DEFINITIONS_FILE: &str = "node_modules/@npmcli/config/lib/definitions/defi
 pub(super) struct Tools {
     /// Read-only paths, in addition to the system folders.
     pub(super) shown: Vec<PathBuf>,
-    /// Its `PATH`: the system folders in the `PATH` of this process, and the real folders of Node.js and the Pythons.
+    /// The `PATH` of an installation: the system folders in the `PATH` of this process, and the real folders of Node.js
+    /// and the Pythons.
     pub(super) path: OsString,
 }
 

@@ -1,4 +1,4 @@
-//! Personal files that are hidden in the folders shown because of a command line.
+//! Finds the personal files to hide in folders that are shown because a command line needs them.
 //!
 //! Hidden by name: [`SECRET_NAMES`], `.env` and `.env.*` (not `.env.example`). Hidden by content: `*.pem` and `*.key`
 //! files with a private key. Sockets, pipes and devices are hidden too, because a host service may listen on them.
@@ -33,14 +33,14 @@ const SECRET_NAMES: [&str; 14] = [
 ];
 /// Prefix of files with variables.
 const ENV_PREFIX: &str = ".env.";
-/// The one of them that holds no secrets.
+/// A file with this prefix that holds no secrets, and is not hidden.
 const ENV_EXAMPLE: &str = ".env.example";
 /// Extensions of files that may hold a private key.
 const KEY_EXTENSIONS: [&str; 2] = ["key", "pem"];
-/// Only this many bytes from the start of such a file are searched for a private key.
+/// Bytes at the start of a file that are searched for a private key.
 const MAX_KEY_BYTES: u64 = 1 << 20;
 
-/// Folder entries that one search visits.
+/// Limit for the folder entries that one search visits.
 pub(super) const MAX_SEARCHED: usize = 100_000;
 
 /// Returns the paths below `folder` to hide. `skip` is not searched, because it is hidden already.

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use model::{Launch, Program};
@@ -192,7 +193,7 @@ impl Needs {
                 Some(folder) => folder.join(word),
                 None => PathBuf::from(word),
             };
-            // Not files that a script only reads: these must be listed in `show`.
+            // Only source files are added. Files that a script merely reads must be listed in `show`.
             if path.is_absolute() && path.is_file() && is_source(&path) {
                 self.path(&path);
             } else if last == "cd" && path.is_absolute() && path.is_dir() {
@@ -271,7 +272,7 @@ impl Needs {
         }
         for above in project.ancestors() {
             let modules = above.join("node_modules");
-            if !modules.is_dir() {
+            if !modules.is_dir() || is_shared(above) {
                 continue;
             }
             self.add(&modules, Kind::Installed);
@@ -364,9 +365,19 @@ fn has_manifest(folder: &Path) -> bool {
 }
 
 fn is_project(folder: &Path) -> bool {
-    has_manifest(folder)
-        || folder.join("node_modules").is_dir()
-        || VENVS.iter().any(|name| is_venv(&folder.join(name)))
+    let has_parts = || {
+        has_manifest(folder)
+            || folder.join("node_modules").is_dir()
+            || VENVS.iter().any(|name| is_venv(&folder.join(name)))
+    };
+    has_parts() && !is_shared(folder)
+}
+
+/// Returns whether every user may create files in a folder and remove only their own, as in `/tmp`. Such a folder is no
+/// project, whatever others have put there.
+fn is_shared(folder: &Path) -> bool {
+    let metadata = folder.metadata();
+    metadata.is_ok_and(|metadata| metadata.mode() & 0o1002 == 0o1002)
 }
 
 fn has_source_name(path: &Path) -> bool {
@@ -381,6 +392,8 @@ fn is_source(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::super::PATH;
     use super::*;
 
@@ -457,8 +470,15 @@ mod tests {
                 "mono/packages/two/package.json",
                 "home/.ssh/id",
                 "data/x.json",
+                "shared/package.json",
+                "shared/node_modules/dep/index.js",
+                "shared/mine/index.js",
+                "shared/project/package.json",
+                "shared/project/index.js",
             ],
         );
+        let everyone = fs::Permissions::from_mode(0o1777);
+        fs::set_permissions(base.join("shared"), everyone).unwrap();
         std::os::unix::fs::symlink("../packages/two", base.join("mono/node_modules/two")).unwrap();
         let py = [("py/.venv", Installed), ("py", Project)];
         let plain = [
@@ -505,6 +525,15 @@ mod tests {
             ("/bin/true @home/.ssh/id", &[("home/.ssh/id", File)]),
             ("/bin/true @data/x.json", &[("data/x.json", File)]),
             ("/bin/true @data", &[("data", Folder)]),
+            // Another user may have put a manifest into a shared folder.
+            (
+                "/bin/true @shared/mine/index.js",
+                &[("shared/mine/index.js", File)],
+            ),
+            (
+                "/bin/true @shared/project/index.js",
+                &[("shared/project", Project)],
+            ),
             (
                 "/bin/true /etc/shadow /proc/1/environ /usr/bin/env / /root",
                 &[],

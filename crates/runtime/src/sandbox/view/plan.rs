@@ -29,7 +29,7 @@ const MAX_BINDS: usize = 1_500;
 #[derive(Clone, Debug, Default)]
 pub struct Own {
     paths: Vec<PathBuf>,
-    /// One of these folders, whose entries are packages that may each be mounted read-only.
+    /// A folder inside one of `paths`, whose entries are packages. Each entry may be mounted read-only.
     packages: Option<PathBuf>,
 }
 
@@ -44,10 +44,10 @@ pub(super) enum Step {
         from: PathBuf,
         at: PathBuf,
         access: Access,
-        /// The file may be gone by now.
+        /// True if the file may be gone by now.
         optional: bool,
     },
-    /// An empty folder that covers one of Toolwharf's own, below a mount.
+    /// An empty folder that covers one of Toolwharf's own folders below a mount.
     Mask { at: PathBuf },
 }
 
@@ -114,7 +114,7 @@ impl Own {
         &self.paths
     }
 
-    /// Those below `folder`, with `folder` written as given.
+    /// Returns Toolwharf's own files below `folder`, as paths that begin with `folder` as given.
     fn below(&self, folder: &Path) -> Vec<PathBuf> {
         let real = follow(folder);
         let below = self
@@ -268,7 +268,7 @@ impl Making<'_> {
         path.ancestors().any(|at| self.hidden.contains(at))
     }
 
-    /// Returns whether it must not be shown because of a command line.
+    /// Returns whether `path` stays hidden even if the command line needs it.
     fn hides(&self, path: &Path) -> bool {
         self.is_hidden(path) || self.own.holds(path)
     }

@@ -1,7 +1,7 @@
 //! Sends requests to the client during a call: server requests to legacy clients, `input_required` results to modern
 //! ones.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use rmcp::{
     ErrorData, RoleServer,
@@ -14,6 +14,11 @@ use rmcp::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+
+/// A request of a client.
+pub(crate) type Context = RequestContext<RoleServer>;
+/// The outcome of a request.
+pub(crate) type Answer<T> = Result<T, ErrorData>;
 
 /// A person may have to answer, so the limit is long.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
@@ -97,29 +102,33 @@ pub(crate) enum Asked {
 }
 
 /// Returns whether the client speaks the modern protocol (2026-07-28 or later).
-pub(crate) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+pub(crate) fn is_modern(context: &Context) -> bool {
     context
         .protocol_version()
         .is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
 /// Deserializes a value that this program wrote as JSON or that a client sent.
-pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
-    serde_json::from_value(value)
-        .map_err(|error| ErrorData::internal_error(error.to_string(), None))
+pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Answer<T> {
+    serde_json::from_value(value).map_err(internal)
+}
+
+pub(crate) fn internal(error: impl Display) -> ErrorData {
+    ErrorData::internal_error(error.to_string(), None)
+}
+
+pub(crate) fn invalid(message: impl Display) -> ErrorData {
+    ErrorData::invalid_params(message.to_string(), None)
 }
 
 /// Makes a result from JSON and marks it complete. The SDK removes the mark for legacy peers.
-pub(crate) fn complete<T: DeserializeOwned>(mut value: Value) -> Result<T, ErrorData> {
+pub(crate) fn complete<T: DeserializeOwned>(mut value: Value) -> Answer<T> {
     value["resultType"] = json!("complete");
     typed(value)
 }
 
 /// Returns an error if the client did not declare the capability that a question needs.
-pub(crate) fn require(
-    context: &RequestContext<RoleServer>,
-    questions: &[Question],
-) -> Result<(), ErrorData> {
+pub(crate) fn require(context: &Context, questions: &[Question]) -> Answer<()> {
     let capabilities = context.client_capabilities().unwrap_or_default();
     match questions.iter().find(|q| !q.is_supported(&capabilities)) {
         None => Ok(()),
@@ -132,11 +141,11 @@ pub(crate) fn require(
 /// Asks `questions`. `responses` are the answers that a modern client sent with its request; `state` is the
 /// `requestState` that it must return with its answers.
 pub(crate) async fn ask(
-    context: &RequestContext<RoleServer>,
+    context: &Context,
     responses: Option<&InputResponses>,
     questions: &[Question],
     state: Option<String>,
-) -> Result<Asked, ErrorData> {
+) -> Answer<Asked> {
     require(context, questions)?;
     let mut answers = BTreeMap::new();
     if is_modern(context) {
@@ -162,31 +171,29 @@ pub(crate) async fn ask(
 pub(crate) fn pending(
     questions: &[Question],
     state: Option<String>,
-) -> Result<InputRequiredResult, ErrorData> {
+) -> Answer<InputRequiredResult> {
     let requests: InputRequests = questions
         .iter()
         .map(|question| {
             let request = json!({ "method": question.method, "params": question.params });
             Ok((question.key.to_owned(), typed::<InputRequest>(request)?))
         })
-        .collect::<Result<_, ErrorData>>()?;
+        .collect::<Answer<_>>()?;
     Ok(InputRequiredResult::new(Some(requests), state))
 }
 
-async fn ask_legacy(
-    context: &RequestContext<RoleServer>,
-    question: &Question,
-) -> Result<Value, ErrorData> {
+async fn ask_legacy(context: &Context, question: &Question) -> Answer<Value> {
     let request: ServerRequest =
         typed(json!({ "method": question.method, "params": question.params }))?;
     match timeout(ANSWER_LIMIT, context.peer.send_request(request)).await {
-        Ok(Ok(result)) => serde_json::to_value(result)
-            .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
+        Ok(Ok(result)) => serde_json::to_value(result).map_err(internal),
         Ok(Err(ServiceError::McpError(error))) => Ok(json!({ "error": error })),
-        Ok(Err(error)) => Err(ErrorData::internal_error(error.to_string(), None)),
-        Err(_) => Err(ErrorData::internal_error(
-            format!("the client did not answer {} in time", question.method),
-            None,
-        )),
+        Ok(Err(error)) => Err(internal(error)),
+        Err(_) => {
+            let method = question.method;
+            Err(internal(format!(
+                "the client did not answer {method} in time"
+            )))
+        }
     }
 }

@@ -5,19 +5,18 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 /// A red PNG of one pixel.
-pub(crate) const IMAGE: &str =
+const IMAGE: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGM4oKAAAAKkAQHjTKctAAAAAElFTkSuQmCC";
-/// A WAV file without samples.
-pub(crate) const AUDIO: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
 /// The resource that can be subscribed to.
 pub(crate) const WATCHED: &str = "test://watched-resource";
 
 static LISTS: LazyLock<Value> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("lists.json")).expect("the file contains JSON")
+    let lists = include_str!("lists.json").replace("@IMAGE@", IMAGE);
+    serde_json::from_str(&lists).expect("the file contains JSON")
 });
 
 /// All `tools`, `prompts`, `resources` or `resourceTemplates`, in a fixed order, as the result of a list request.
-/// Without `extra`, the item that is listed only now and then is left out.
+/// Without `extra`, the item that a tool can add and remove is left out.
 pub(crate) fn list(kind: &str, extra: bool) -> Value {
     let is_toggled = |item: &Value| {
         item["name"]
@@ -27,6 +26,19 @@ pub(crate) fn list(kind: &str, extra: bool) -> Value {
     let mut items = LISTS[kind].as_array().cloned().unwrap_or_default();
     items.retain(|item| extra || !is_toggled(item));
     json!({ kind: items })
+}
+
+/// Returns the content of a tool's result that is always the same.
+pub(crate) fn result(tool: &str) -> Option<Value> {
+    LISTS["results"].get(tool).cloned()
+}
+
+/// Returns the schema of a tool's question to the user. With `required`, all properties are required, otherwise none.
+pub(crate) fn question(tool: &str, required: bool) -> Value {
+    let properties = &LISTS["questions"][tool];
+    let names = properties.as_object().filter(|_| required);
+    let names: Vec<&String> = names.into_iter().flat_map(|all| all.keys()).collect();
+    json!({ "type": "object", "properties": properties, "required": names })
 }
 
 /// Returns the messages of a prompt that needs no input from the client, or `None` if the name is unknown.

@@ -1,14 +1,14 @@
 //! The tools that need something from the client: user input, sampling, roots.
 
-use rmcp::{
-    ErrorData, RoleServer,
-    model::{CallToolRequestParams, CallToolResponse, CallToolResult},
-    service::RequestContext,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult};
 use serde_json::{Value, json};
 
 use crate::{
-    ask::{Asked, Question, ask, complete, is_modern, pending, require},
+    ask::{
+        Answer, Asked, Context, Question, ask, complete, internal, invalid, is_modern, pending,
+        require,
+    },
+    content,
     server::Server,
     tools::text,
 };
@@ -17,8 +17,8 @@ use crate::{
 pub(crate) async fn call(
     server: &Server,
     request: &CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
-) -> Result<Option<CallToolResponse>, ErrorData> {
+    context: &Context,
+) -> Answer<Option<CallToolResponse>> {
     let name = &*request.name;
     let argument = |name: &str, otherwise: &str| {
         let value = request.arguments.as_ref().and_then(|all| all.get(name));
@@ -37,25 +37,20 @@ pub(crate) async fn call(
         "test_elicitation" => Question::elicitation(
             "answer",
             &argument("message", "Please answer"),
-            json!({
-                "type": "object",
-                "properties": {
-                    "username": { "type": "string", "description": "User's response" },
-                    "email": { "type": "string", "description": "User's email address" },
-                },
-                "required": ["username", "email"],
-            }),
+            content::question(name, true),
         ),
         "ask_elicitation" | "test_streaming_elicitation" => {
             let message = argument("message", "What is your name?");
             Question::elicitation("answer", &message, string_schema("name"))
         }
         "ask_roots" => Question::roots("answer"),
-        "test_elicitation_sep1034_defaults" => {
-            Question::elicitation("answer", "Accept the defaults or not", defaults_schema())
-        }
+        "test_elicitation_sep1034_defaults" => Question::elicitation(
+            "answer",
+            "Accept the defaults or not",
+            content::question(name, false),
+        ),
         "test_elicitation_sep1330_enums" => {
-            Question::elicitation("answer", "Choose", choices_schema())
+            Question::elicitation("answer", "Choose", content::question(name, false))
         }
         "test_input_required_result_elicitation" => {
             Question::elicitation("user_name", "What is your name?", string_schema("name"))
@@ -99,11 +94,8 @@ pub(crate) async fn call(
     done(text(&said)).map(Some)
 }
 
-/// For a tool with `requestState`: the round that this request is in, counted from 0.
-fn stateful_step(
-    server: &Server,
-    request: &CallToolRequestParams,
-) -> Result<Option<u64>, ErrorData> {
+/// Returns the round that this request belongs to, counted from 0, if the tool uses `requestState`.
+fn stateful_step(server: &Server, request: &CallToolRequestParams) -> Answer<Option<u64>> {
     let last = match &*request.name {
         "test_input_required_result_request_state"
         | "test_input_required_result_tampered_state"
@@ -122,9 +114,8 @@ fn stateful_step(
         .filter(|(name, step)| *name == request.name && *step <= last);
     match opened {
         Some((_, step)) => Ok(Some(step)),
-        None => Err(ErrorData::invalid_params(
+        None => Err(invalid(
             "requestState was not made for this call or was changed",
-            None,
         )),
     }
 }
@@ -132,9 +123,9 @@ fn stateful_step(
 async fn stateful(
     server: &Server,
     request: &CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
+    context: &Context,
     first_step: u64,
-) -> Result<CallToolResponse, ErrorData> {
+) -> Answer<CallToolResponse> {
     let name = &*request.name;
     let confirm = json!({
         "type": "object",
@@ -142,11 +133,7 @@ async fn stateful(
         "required": ["ok"],
     });
     let mut rounds = match name {
-        "test_input_required_result_multiple_inputs" => vec![vec![
-            Question::elicitation("user_name", "What is your name?", string_schema("name")),
-            Question::sampling("greeting", "Generate a greeting", 50),
-            Question::roots("client_roots"),
-        ]],
+        "test_input_required_result_multiple_inputs" => vec![every_kind()],
         "test_input_required_result_multi_round" => vec![
             vec![Question::elicitation(
                 "step1",
@@ -174,7 +161,7 @@ async fn stateful(
             .shared
             .codec
             .seal_json(&(name, step))
-            .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+            .map_err(internal)?;
         match ask(context, responses, &questions, Some(state)).await? {
             Asked::Pending(result) => return Ok(result.into()),
             Asked::Answered(answers) => {
@@ -191,17 +178,22 @@ async fn stateful(
     done(text(&format!("state-ok {answered}")))
 }
 
-/// Asks only for what the client declared.
-async fn capabilities(
-    request: &CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
-) -> Result<CallToolResponse, ErrorData> {
-    let declared = context.client_capabilities().unwrap_or_default();
-    let mut questions = vec![
+/// A question of each kind.
+fn every_kind() -> Vec<Question> {
+    vec![
         Question::elicitation("user_name", "What is your name?", string_schema("name")),
         Question::sampling("greeting", "Generate a greeting", 50),
         Question::roots("client_roots"),
-    ];
+    ]
+}
+
+/// Asks only for what the client declared.
+async fn capabilities(
+    request: &CallToolRequestParams,
+    context: &Context,
+) -> Answer<CallToolResponse> {
+    let declared = context.client_capabilities().unwrap_or_default();
+    let mut questions = every_kind();
     questions.retain(|question| question.is_supported(&declared));
     if is_modern(context) && request.input_responses.is_none() && !questions.is_empty() {
         return Ok(pending(&questions, None)?.into());
@@ -212,7 +204,7 @@ async fn capabilities(
     }
 }
 
-fn done(content: Value) -> Result<CallToolResponse, ErrorData> {
+fn done(content: Value) -> Answer<CallToolResponse> {
     let result: CallToolResult = complete(json!({ "content": content }))?;
     Ok(result.into())
 }
@@ -222,52 +214,5 @@ fn string_schema(property: &str) -> Value {
         "type": "object",
         "properties": { property: { "type": "string" } },
         "required": [property],
-    })
-}
-
-fn defaults_schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "name": { "type": "string", "description": "A name", "default": "John Doe" },
-            "age": { "type": "integer", "description": "An age", "default": 30 },
-            "score": { "type": "number", "description": "A score", "default": 95.5 },
-            "status": {
-                "type": "string",
-                "description": "A status",
-                "enum": ["active", "inactive", "pending"],
-                "default": "active",
-            },
-            "verified": { "type": "boolean", "description": "Verified?", "default": true },
-        },
-        "required": [],
-    })
-}
-
-fn choices_schema() -> Value {
-    let titled = |prefix: &str| {
-        json!([
-            { "const": "value1", "title": format!("First {prefix}") },
-            { "const": "value2", "title": format!("Second {prefix}") },
-            { "const": "value3", "title": format!("Third {prefix}") },
-        ])
-    };
-    json!({
-        "type": "object",
-        "properties": {
-            "untitledSingle": { "type": "string", "enum": ["option1", "option2", "option3"] },
-            "titledSingle": { "type": "string", "oneOf": titled("Option") },
-            "legacyEnum": {
-                "type": "string",
-                "enum": ["opt1", "opt2", "opt3"],
-                "enumNames": ["Option One", "Option Two", "Option Three"],
-            },
-            "untitledMulti": {
-                "type": "array",
-                "items": { "type": "string", "enum": ["option1", "option2", "option3"] },
-            },
-            "titledMulti": { "type": "array", "items": { "anyOf": titled("Choice") } },
-        },
-        "required": [],
     })
 }

@@ -16,14 +16,14 @@ use rmcp::{
         ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
         UnsubscribeRequestParams, UpdateTaskParams,
     },
-    service::{NotificationContext, RequestContext, SubscriptionContext},
+    service::{NotificationContext, SubscriptionContext},
     transport::streamable_http_server::session::local::LocalSessionManager,
 };
 use serde_json::json;
 
 use crate::{
     Era,
-    ask::{Asked, Question, ask, complete},
+    ask::{Answer, Asked, Context, Question, ask, complete, invalid},
     content,
     shared::{Session, Shared},
 };
@@ -84,11 +84,7 @@ impl ServerHandler for Server {
             .peer_add(context.peer, Arc::clone(&self.session));
     }
 
-    async fn set_level(
-        &self,
-        request: SetLevelRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn set_level(&self, request: SetLevelRequestParams, context: Context) -> Answer<()> {
         if crate::ask::is_modern(&context) {
             return Err(ErrorData::method_not_found::<
                 rmcp::model::SetLevelRequestMethod,
@@ -101,8 +97,8 @@ impl ServerHandler for Server {
     async fn complete(
         &self,
         request: CompleteRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<CompleteResult, ErrorData> {
+        _context: Context,
+    ) -> Answer<CompleteResult> {
         let typed_so_far = request.argument.value;
         let values: Vec<_> = ["paris", "park", "party", "test", "testing", "42"]
             .into_iter()
@@ -116,8 +112,8 @@ impl ServerHandler for Server {
     async fn list_tools(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
+        _context: Context,
+    ) -> Answer<ListToolsResult> {
         let extra = self.shared.extra_tool.load(Ordering::Relaxed);
         complete(content::list("tools", extra))
     }
@@ -135,16 +131,16 @@ impl ServerHandler for Server {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+        context: Context,
+    ) -> Answer<CallToolResponse> {
         crate::tools::call(self, request, &context).await
     }
 
     async fn list_prompts(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
+        _context: Context,
+    ) -> Answer<ListPromptsResult> {
         let extra = self.shared.extra_prompt.load(Ordering::Relaxed);
         complete(content::list("prompts", extra))
     }
@@ -152,8 +148,8 @@ impl ServerHandler for Server {
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<GetPromptResponse, ErrorData> {
+        context: Context,
+    ) -> Answer<GetPromptResponse> {
         if request.name == "test_input_required_result_prompt" {
             let question = Question::elicitation(
                 "user_context",
@@ -186,34 +182,31 @@ impl ServerHandler for Server {
         };
         match content::prompt(&request.name, argument) {
             Some(prompt) => Ok(complete::<GetPromptResult>(prompt)?.into()),
-            None => Err(ErrorData::invalid_params(
-                format!("unknown prompt {:?}", request.name),
-                None,
-            )),
+            None => Err(invalid(format!("unknown prompt {:?}", request.name))),
         }
     }
 
     async fn list_resources(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
+        _context: Context,
+    ) -> Answer<ListResourcesResult> {
         complete(content::list("resources", true))
     }
 
     async fn list_resource_templates(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        _context: Context,
+    ) -> Answer<ListResourceTemplatesResult> {
         complete(content::list("resourceTemplates", true))
     }
 
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
+        _context: Context,
+    ) -> Answer<ReadResourceResponse> {
         let touched = self.shared.touched.load(Ordering::Relaxed);
         match content::resource(&request.uri, touched) {
             Some(contents) => Ok(complete::<ReadResourceResult>(contents)?.into()),
@@ -233,7 +226,7 @@ impl ServerHandler for Server {
         Some(requested.clone())
     }
 
-    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+    async fn listen(&self, context: SubscriptionContext) -> Answer<()> {
         // If this future is dropped instead of cancelled, the next change finds the sink closed.
         let number = self.shared.sink_add(context.sink().clone());
         context.cancelled().await;
@@ -241,11 +234,7 @@ impl ServerHandler for Server {
         Ok(())
     }
 
-    async fn subscribe(
-        &self,
-        request: SubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn subscribe(&self, request: SubscribeRequestParams, _context: Context) -> Answer<()> {
         self.session.subscribed.lock().insert(request.uri);
         Ok(())
     }
@@ -253,34 +242,22 @@ impl ServerHandler for Server {
     async fn unsubscribe(
         &self,
         request: UnsubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+        _context: Context,
+    ) -> Answer<()> {
         self.session.subscribed.lock().remove(&request.uri);
         Ok(())
     }
 
-    async fn get_task(
-        &self,
-        request: GetTaskParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<GetTaskResult, ErrorData> {
+    async fn get_task(&self, request: GetTaskParams, _context: Context) -> Answer<GetTaskResult> {
         self.shared.tasks.get(&request.task_id)
     }
 
-    async fn update_task(
-        &self,
-        request: UpdateTaskParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn update_task(&self, request: UpdateTaskParams, _context: Context) -> Answer<()> {
         let responses = request.input_responses;
         self.shared.tasks.update(&request.task_id, responses)
     }
 
-    async fn cancel_task(
-        &self,
-        request: CancelTaskParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn cancel_task(&self, request: CancelTaskParams, _context: Context) -> Answer<()> {
         self.shared.tasks.cancel(&request.task_id)
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     /// Seals `requestState`.
     pub(crate) codec: RequestStateCodec,
     peers: Mutex<Vec<(Peer<RoleServer>, Arc<Session>)>>,
-    /// Numbered, because a sink's own id is a request id, and different clients choose the same ones.
+    /// Sinks are numbered, because a sink's own id is a request id, and different clients choose the same ones.
     sinks: Mutex<BTreeMap<u64, SubscriptionSink>>,
     next_sink: AtomicU64,
     /// Subscriptions that may already be acknowledged but are not in `sinks` yet.

@@ -12,18 +12,17 @@ use std::{
 use chrono::{SecondsFormat, Utc};
 use parking_lot::Mutex;
 use rmcp::{
-    ErrorData, RoleServer,
+    ErrorData,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities,
         CreateTaskResult, GetTaskResult, InputResponses,
     },
-    service::RequestContext,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    ask::{Asked, Question, ask, complete, is_modern, typed},
+    ask::{Answer, Asked, Context, Question, ask, complete, invalid, is_modern, typed},
     server::Server,
     tools::text,
 };
@@ -70,8 +69,8 @@ enum End {
 pub(crate) async fn call(
     server: &Server,
     request: &CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
-) -> Result<Option<CallToolResponse>, ErrorData> {
+    context: &Context,
+) -> Answer<Option<CallToolResponse>> {
     let argument = |name: &str| request.arguments.as_ref().and_then(|all| all.get(name));
     let string = |name: &str| argument(name).and_then(Value::as_str).unwrap_or_default();
     let capabilities = context.client_capabilities().unwrap_or_default();
@@ -136,10 +135,10 @@ pub(crate) async fn call(
 async fn interactive(
     server: &Server,
     request: &CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
+    context: &Context,
     can_task: bool,
     questions: Vec<Question>,
-) -> Result<Option<CallToolResponse>, ErrorData> {
+) -> Answer<Option<CallToolResponse>> {
     let content = text(&format!("{} is done", request.name));
     if can_task {
         let answers = BTreeMap::new();
@@ -165,7 +164,7 @@ fn confirmation(key: &'static str, message: &str) -> Question {
     )
 }
 
-fn finished(content: Value) -> Result<Option<CallToolResponse>, ErrorData> {
+fn finished(content: Value) -> Answer<Option<CallToolResponse>> {
     let result: CallToolResult = complete(json!({ "content": content }))?;
     Ok(Some(result.into()))
 }
@@ -175,7 +174,7 @@ fn result(content: Value) -> End {
 }
 
 impl Tasks {
-    fn start(&self, work: Work, end: End) -> Result<CreateTaskResult, ErrorData> {
+    fn start(&self, work: Work, end: End) -> Answer<CreateTaskResult> {
         let task = Task {
             id: format!("task-{}", self.next.fetch_add(1, Ordering::Relaxed)),
             created: Instant::now(),
@@ -200,13 +199,13 @@ impl Tasks {
         created
     }
 
-    /// `tasks/get`.
-    pub(crate) fn get(&self, id: &str) -> Result<GetTaskResult, ErrorData> {
+    /// Handles `tasks/get`.
+    pub(crate) fn get(&self, id: &str) -> Answer<GetTaskResult> {
         self.with(id, |task| complete(task.described()))
     }
 
     /// `tasks/cancel`: a task that has ended is not changed.
-    pub(crate) fn cancel(&self, id: &str) -> Result<(), ErrorData> {
+    pub(crate) fn cancel(&self, id: &str) -> Answer<()> {
         self.with(id, |task| {
             task.cancelled |= !task.has_ended();
             Ok(())
@@ -214,7 +213,7 @@ impl Tasks {
     }
 
     /// `tasks/update`: unknown keys are ignored.
-    pub(crate) fn update(&self, id: &str, responses: InputResponses) -> Result<(), ErrorData> {
+    pub(crate) fn update(&self, id: &str, responses: InputResponses) -> Answer<()> {
         self.with(id, |task| {
             if let Work::Ask { questions, answers } = &mut task.work {
                 for (key, answer) in responses {
@@ -227,18 +226,11 @@ impl Tasks {
         })
     }
 
-    fn with<T>(
-        &self,
-        id: &str,
-        use_it: impl FnOnce(&mut Task) -> Result<T, ErrorData>,
-    ) -> Result<T, ErrorData> {
+    fn with<T>(&self, id: &str, use_it: impl FnOnce(&mut Task) -> Answer<T>) -> Answer<T> {
         let mut all = self.all.lock();
         match all.iter_mut().find(|task| task.id == id) {
             Some(task) => use_it(task),
-            None => Err(ErrorData::invalid_params(
-                format!("unknown task {id:?}"),
-                None,
-            )),
+            None => Err(invalid(format!("unknown task {id:?}"))),
         }
     }
 }

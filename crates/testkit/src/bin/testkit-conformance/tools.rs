@@ -5,20 +5,16 @@ use std::{
     time::Duration,
 };
 
-use rmcp::{
-    ErrorData, RoleServer,
-    model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, LoggingLevel,
-        LoggingMessageNotificationParam, ProgressNotificationParam,
-    },
-    service::RequestContext,
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, LoggingLevel,
+    LoggingMessageNotificationParam, ProgressNotificationParam,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    ask::{complete, is_modern},
-    content::{AUDIO, IMAGE, WATCHED},
+    ask::{Answer, Context, complete, invalid, is_modern},
+    content::{self, WATCHED},
     input_tools,
     server::Server,
     shared::{Change, Shared},
@@ -46,8 +42,8 @@ const LEVELS: [&str; 8] = [
 pub(crate) async fn call(
     server: &Server,
     request: CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
-) -> Result<CallToolResponse, ErrorData> {
+    context: &Context,
+) -> Answer<CallToolResponse> {
     if let Some(response) = input_tools::call(server, &request, context).await? {
         return Ok(response);
     }
@@ -58,32 +54,8 @@ pub(crate) async fn call(
     let arguments = request.arguments.as_ref().unwrap_or(&empty);
     let string = |name: &str| arguments.get(name).and_then(Value::as_str);
     let shared = &server.shared;
+    let fixed = content::result(&request.name);
     let content = match &*request.name {
-        "test_simple_text" => text("This is a simple text response for testing."),
-        "test_image_content" => json!([image()]),
-        "test_audio_content" => {
-            json!([{ "type": "audio", "data": AUDIO, "mimeType": "audio/wav" }])
-        }
-        "test_embedded_resource" => json!([{
-            "type": "resource",
-            "resource": {
-                "uri": "test://embedded-resource",
-                "mimeType": "text/plain",
-                "text": "This is an embedded resource content.",
-            },
-        }]),
-        "test_multiple_content_types" => json!([
-            { "type": "text", "text": "Multiple content types test:" },
-            image(),
-            {
-                "type": "resource",
-                "resource": {
-                    "uri": "test://mixed-content-resource",
-                    "mimeType": "application/json",
-                    "text": r#"{"test":"data","value":123}"#,
-                },
-            },
-        ]),
         "test_error_handling" => {
             return fail("This tool intentionally returns an error for testing");
         }
@@ -111,8 +83,8 @@ pub(crate) async fn call(
         }
         "test_reconnection" => {
             close_stream(server, context).await;
-            // Longer than a compliant client waits before it reconnects: the SDK does not keep a response for a client
-            // that reconnects later.
+            // Sleeps longer than a compliant client waits before it reconnects: the SDK does not keep a response for a
+            // client that reconnects later.
             sleep(5 * RECONNECT_DELAY).await;
             text("Answered after the stream was closed")
         }
@@ -146,18 +118,13 @@ pub(crate) async fn call(
         "log_at" => {
             let level = string("level").unwrap_or("info");
             let parsed = serde_json::from_value(json!(level))
-                .map_err(|_| ErrorData::invalid_params(format!("unknown level {level:?}"), None))?;
+                .map_err(|_| invalid(format!("unknown level {level:?}")))?;
             let message = string("message").unwrap_or("A message");
             let sent = log(server, context, parsed, json!(message)).await;
             text(if sent { "logged" } else { "not logged" })
         }
         "toggled_tool" if shared.extra_tool.load(Ordering::Relaxed) => text("I am here"),
-        name => {
-            return Err(ErrorData::invalid_params(
-                format!("unknown tool {name:?}"),
-                None,
-            ));
-        }
+        name => fixed.ok_or_else(|| invalid(format!("unknown tool {name:?}")))?,
     };
     let result: CallToolResult = complete(json!({ "content": content }))?;
     Ok(result.into())
@@ -169,17 +136,13 @@ pub(crate) fn text(text: &str) -> Value {
 }
 
 /// A tool failure (`isError`), not a protocol error.
-pub(crate) fn fail(reason: &str) -> Result<CallToolResponse, ErrorData> {
+pub(crate) fn fail(reason: &str) -> Answer<CallToolResponse> {
     let result: CallToolResult = complete(json!({ "content": text(reason), "isError": true }))?;
     Ok(result.into())
 }
 
-fn image() -> Value {
-    json!({ "type": "image", "data": IMAGE, "mimeType": "image/png" })
-}
-
 /// Reports progress if the client asked for it.
-async fn progress(context: &RequestContext<RoleServer>, done: u32, total: u32) {
+async fn progress(context: &Context, done: u32, total: u32) {
     if let Some(token) = context.meta.get_progress_token() {
         let report = ProgressNotificationParam::new(token, f64::from(done))
             .with_total(f64::from(total))
@@ -190,12 +153,7 @@ async fn progress(context: &RequestContext<RoleServer>, done: u32, total: u32) {
 }
 
 /// Sends a log message if the client wants this level. Returns whether it was sent.
-async fn log(
-    server: &Server,
-    context: &RequestContext<RoleServer>,
-    level: LoggingLevel,
-    data: Value,
-) -> bool {
+async fn log(server: &Server, context: &Context, level: LoggingLevel, data: Value) -> bool {
     let threshold = if is_modern(context) {
         // 2026-07-28: a request without a level gets no log messages.
         context.meta.log_level()
@@ -215,11 +173,7 @@ fn severity(level: LoggingLevel) -> Option<usize> {
 }
 
 /// Sleeps. Returns whether it slept to the end.
-async fn slow(
-    shared: &Arc<Shared>,
-    context: &RequestContext<RoleServer>,
-    sleep_for: Duration,
-) -> bool {
+async fn slow(shared: &Arc<Shared>, context: &Context, sleep_for: Duration) -> bool {
     // Counts every early end of the call: cancellation by token, or the whole future being dropped.
     struct Unless<'a>(&'a Shared, bool);
     impl Drop for Unless<'_> {
@@ -250,7 +204,7 @@ async fn slow(
 }
 
 /// Closes the HTTP response streams of this call's session. The session itself continues.
-async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
+async fn close_stream(server: &Server, context: &Context) {
     // The SDK cannot say which stream this call arrived on, so all are closed. A session in a test has had fewer
     // requests than this, even one that a gateway shares among its clients.
     const MAX_STREAMS: u64 = 1024;

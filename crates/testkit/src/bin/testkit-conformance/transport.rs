@@ -35,7 +35,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use testkit::serve::listen;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream},
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     sync::mpsc,
     task::JoinSet,
 };
@@ -51,81 +51,74 @@ const BODY_LIMIT: usize = 16 * 1024 * 1024;
 /// Queued messages per SSE client. A slow client delays only its own session.
 const STREAM_DEPTH: usize = 64;
 
-/// Serves on stdin and stdout until stdin is closed.
+/// Serves on stdin and stdout until stdin is closed or the SDK ends the conversation.
 pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
     let (outgoing, mut lines) = mpsc::channel(STREAM_DEPTH);
-    let mut adapter = Adapter::start(shared, outgoing);
-    let mut writer = JoinSet::new();
-    writer.spawn(async move {
+    let (input, mut tasks) = start(shared, outgoing);
+    tasks.spawn(async move {
         let mut stdout = tokio::io::stdout();
         while let Some(line) = lines.recv().await {
-            let mut line: String = line;
-            line.push('\n');
-            stdout.write_all(line.as_bytes()).await?;
-            stdout.flush().await?;
+            let line = format!("{line}\n");
+            if stdout.write_all(line.as_bytes()).await.is_err() || stdout.flush().await.is_err() {
+                break;
+            }
         }
-        Ok::<_, io::Error>(())
     });
     let mut stdin = BufReader::new(tokio::io::stdin()).lines();
-    while let Some(line) = stdin.next_line().await? {
-        if !adapter.pass(&line).await {
+    loop {
+        let line = tokio::select! {
+            line = stdin.next_line() => line?,
+            // The SDK ends the conversation if it refuses `initialize`.
+            _ = tasks.join_next() => break,
+        };
+        let Some(line) = line else { break };
+        if input.send(line).await.is_err() {
             break;
         }
     }
-    // Stdin is closed: let the SDK finish first, then the writer.
-    let mut tasks = std::mem::take(&mut adapter.tasks);
-    drop(adapter);
-    let finish = async {
-        while tasks.join_next().await.is_some() {}
-        while writer.join_next().await.is_some() {}
-    };
+    // Closing the input first ends the SDK's service, and then the writer.
+    drop(input);
+    let finish = async { while tasks.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(Duration::from_secs(2), finish).await;
     Ok(())
 }
 
-/// An SDK server behind a byte stream.
-struct Adapter {
-    to_sdk: DuplexStream,
+/// Starts an SDK server behind a byte stream. The server's lines go to `to_client`. Returns the channel for the
+/// client's lines, and the tasks of the SDK's service and of both directions.
+fn start(
+    shared: Arc<Shared>,
     to_client: mpsc::Sender<String>,
-    /// The SDK's service, and the task that moves its lines to the client.
-    tasks: JoinSet<()>,
-    refuse_modern: bool,
-}
-
-impl Adapter {
-    fn start(shared: Arc<Shared>, to_client: mpsc::Sender<String>) -> Self {
-        let refuse_modern = shared.era == Era::Legacy;
-        let (to_sdk, sdk_input) = tokio::io::duplex(PIPE_BYTES);
-        let (sdk_output, from_sdk) = tokio::io::duplex(PIPE_BYTES);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(serve(shared, sdk_input, sdk_output));
-        let outgoing = to_client.clone();
-        tasks.spawn(async move {
-            let mut lines = BufReader::new(from_sdk).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                if outgoing.send(line).await.is_err() {
-                    break;
-                }
-            }
-        });
-        Self {
-            to_sdk,
-            to_client,
-            tasks,
-            refuse_modern,
-        }
-    }
-
-    /// Passes a line from the client to the SDK, or refuses it. Returns whether the conversation continues.
-    async fn pass(&mut self, line: &str) -> bool {
-        match refusal(self.refuse_modern, line) {
-            Some(refusal) => self.to_client.send(refusal).await.is_ok(),
-            None => {
-                let line = format!("{line}\n");
-                self.to_sdk.write_all(line.as_bytes()).await.is_ok()
+) -> (mpsc::Sender<String>, JoinSet<()>) {
+    let refuse_modern = shared.era == Era::Legacy;
+    let (input, mut from_client) = mpsc::channel::<String>(STREAM_DEPTH);
+    let (mut to_sdk, sdk_input) = tokio::io::duplex(PIPE_BYTES);
+    let (sdk_output, from_sdk) = tokio::io::duplex(PIPE_BYTES);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve(shared, sdk_input, sdk_output));
+    let refusals = to_client.clone();
+    tasks.spawn(async move {
+        while let Some(line) = from_client.recv().await {
+            let is_passed = match refusal(refuse_modern, &line) {
+                Some(refusal) => refusals.send(refusal).await.is_ok(),
+                None => to_sdk
+                    .write_all(format!("{line}\n").as_bytes())
+                    .await
+                    .is_ok(),
+            };
+            if !is_passed {
+                break;
             }
         }
-    }
+    });
+    tasks.spawn(async move {
+        let mut lines = BufReader::new(from_sdk).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if to_client.send(line).await.is_err() {
+                break;
+            }
+        }
+    });
+    (input, tasks)
 }
 
 async fn serve(
@@ -240,18 +233,9 @@ impl Drop for Forget {
 async fn sse_open(State(state): State<Arc<SseState>>) -> Response {
     // Predictable on purpose: tests may need the id, and a hijacked test session does no harm.
     let id = format!("sse-{}", state.next.fetch_add(1, Ordering::Relaxed));
-    let (input, mut from_client) = mpsc::channel::<String>(STREAM_DEPTH);
     let (outgoing, to_client) = mpsc::channel::<String>(STREAM_DEPTH);
+    let (input, tasks) = start(Arc::clone(&state.shared), outgoing);
     state.inputs.lock().insert(id.clone(), input);
-    let mut adapter = Adapter::start(Arc::clone(&state.shared), outgoing);
-    let mut tasks = std::mem::take(&mut adapter.tasks);
-    tasks.spawn(async move {
-        while let Some(line) = from_client.recv().await {
-            if !adapter.pass(&line).await {
-                break;
-            }
-        }
-    });
     let first = format!("event: endpoint\ndata: /message?sessionId={id}\n\n");
     // The stream owns the session: when the client disconnects, the whole session is dropped.
     let held = (
@@ -287,7 +271,8 @@ async fn sse_message(
     if !json {
         return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
     }
-    // Parsed and serialized again, because a body may span several lines and the SDK reads one message per line.
+    // The body is parsed and serialized again, because it may span several lines and the SDK reads one message per
+    // line.
     let Ok(message) = serde_json::from_slice::<Value>(&body) else {
         return StatusCode::BAD_REQUEST.into_response();
     };

@@ -9,19 +9,20 @@ use std::{
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{Path, Query, State},
-    http::{HeaderMap, StatusCode, header::HeaderName},
+    extract::{FromRequestParts, Path, Query, State},
+    http::{HeaderMap, StatusCode, header::HeaderName, request::Parts},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use chrono::{DateTime, SecondsFormat, Utc};
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::sandbox::{MAX_LIFETIME_SECONDS, Sandbox, World};
 
-/// The size of every template.
+/// The cores, memory and disk of a sandbox, the same for every template.
 const CORES: u32 = 2;
 const MEMORY_MB: u64 = 512;
 const DISK_MB: u64 = 512;
@@ -85,16 +86,23 @@ pub(crate) fn routes() -> Router<Arc<World>> {
         .route("/stand-in/forget/{id}", post(forget))
 }
 
-fn authorised(world: &World, headers: &HeaderMap) -> Result<(), Wrong> {
-    let wrong = |why: &str| Err(Wrong(StatusCode::UNAUTHORIZED, why.to_owned()));
-    match headers.get("x-api-key") {
-        None => wrong("Invalid authorization header: authorization header is missing"),
-        Some(key) if key == world.options.key.as_str() => Ok(()),
-        // Repeats the key, as the most talkative provider might.
-        Some(key) => wrong(&format!(
-            "Cannot get the team for the given API key: {}",
-            String::from_utf8_lossy(key.as_bytes())
-        )),
+/// The state, for a request with the right key.
+struct Authorised(Arc<World>);
+
+impl FromRequestParts<Arc<World>> for Authorised {
+    type Rejection = Wrong;
+
+    async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Wrong> {
+        let wrong = |why: &str| Err(Wrong(StatusCode::UNAUTHORIZED, why.to_owned()));
+        match parts.headers.get("x-api-key") {
+            None => wrong("Invalid authorization header: authorization header is missing"),
+            Some(key) if key == world.options.key.as_str() => Ok(Self(Arc::clone(world))),
+            // Repeats the key, as a careless provider might.
+            Some(key) => wrong(&format!(
+                "Cannot get the team for the given API key: {}",
+                String::from_utf8_lossy(key.as_bytes())
+            )),
+        }
     }
 }
 
@@ -125,43 +133,26 @@ fn checked(timeout: u64) -> Result<Duration, Wrong> {
 
 /// Returns twenty random letters and digits.
 fn random() -> String {
-    let mut bytes = [0_u8; 20];
     // The kernel's UUID generator is the source of randomness.
-    let uuid = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
-    let digits = uuid.iter().filter(|byte| byte.is_ascii_alphanumeric());
-    for (byte, digit) in bytes.iter_mut().zip(digits) {
-        *byte = *digit;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let digits = uuid.chars().filter(char::is_ascii_alphanumeric);
+    digits.take(20).collect()
 }
 
-async fn make(
-    State(world): Shared,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<impl IntoResponse, Wrong> {
-    authorised(&world, &headers)?;
+async fn make(Authorised(world): Authorised, body: Bytes) -> Made {
     made(&world, parsed(&body)?)
 }
 
-/// Version 2, which E2B's newer clients use: every sandbox has a token.
-async fn make_secure(
-    State(world): Shared,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<impl IntoResponse, Wrong> {
-    authorised(&world, &headers)?;
+/// Version 2 of the request, which E2B's newer clients use: every sandbox has a token.
+async fn make_secure(Authorised(world): Authorised, body: Bytes) -> Made {
+    let secure = true;
     let new: New = parsed(&body)?;
-    made(
-        &world,
-        New {
-            secure: true,
-            ..new
-        },
-    )
+    made(&world, New { secure, ..new })
 }
 
-fn made(world: &Arc<World>, new: New) -> Result<(StatusCode, Json<Value>), Wrong> {
+type Made = Result<(StatusCode, Json<Value>), Wrong>;
+
+fn made(world: &Arc<World>, new: New) -> Made {
     let life = checked(new.timeout)?;
     if !world.options.template.contains(&new.template) {
         let why = format!("template '{}' not found", new.template);
@@ -212,32 +203,16 @@ fn time(at: SystemTime) -> String {
     DateTime::<Utc>::from(at).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// Decodes percent-encoding. Invalid sequences stay as they are.
+/// Decodes percent-encoding, and `+` as a space. Invalid sequences stay as they are.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
-            Some(code) if byte == b'%' => {
-                bytes.push(code);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(if byte == b'+' { b' ' } else { byte });
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let text = text.replace('+', " ");
+    percent_decode_str(&text).decode_utf8_lossy().into_owned()
 }
 
 async fn list(
-    State(world): Shared,
-    headers: HeaderMap,
+    Authorised(world): Authorised,
     Query(filter): Query<Filter>,
 ) -> Result<impl IntoResponse, Wrong> {
-    authorised(&world, &headers)?;
     let mut labels = Vec::new();
     // E2B's own clients encode the names and values, and then the whole filter again.
     for pair in decoded(&filter.metadata)
@@ -275,36 +250,24 @@ async fn list(
 }
 
 async fn detail(
-    State(world): Shared,
-    headers: HeaderMap,
+    Authorised(world): Authorised,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Wrong> {
-    authorised(&world, &headers)?;
     let sandbox = world.get(&id).ok_or_else(|| missing(&id))?;
     let mut told = listed(&world, &sandbox);
     told["allowInternetAccess"] = sandbox.internet.into();
     Ok(Json(told))
 }
 
-async fn kill(
-    State(world): Shared,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Result<StatusCode, Wrong> {
-    authorised(&world, &headers)?;
-    match world.remove(&id) {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(missing(&id)),
-    }
+async fn kill(Authorised(world): Authorised, Path(id): Path<String>) -> Result<StatusCode, Wrong> {
+    forget(State(world), Path(id)).await
 }
 
 async fn timeout(
-    State(world): Shared,
-    headers: HeaderMap,
+    Authorised(world): Authorised,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<StatusCode, Wrong> {
-    authorised(&world, &headers)?;
     let Timeout { timeout } = parsed(&body)?;
     let life = checked(timeout)?;
     let sandbox = world.get(&id).ok_or_else(|| missing(&id))?;

@@ -74,6 +74,10 @@ impl Wrong {
     }
 }
 
+fn wrong(code: &'static str, message: impl Into<String>) -> Wrong {
+    Wrong(code, message.into())
+}
+
 impl IntoResponse for Wrong {
     fn into_response(self) -> Response {
         (self.status(), Json(self.body())).into_response()
@@ -125,30 +129,31 @@ pub(crate) fn routes() -> Router<Arc<World>> {
 fn sandbox(world: &World, headers: &HeaderMap) -> Result<Arc<Sandbox>, Wrong> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if headers.contains_key("x-api-key") {
-        let why = "the key of the API is not for sandboxes".to_owned();
-        return Err(Wrong("invalid_argument", why));
+        return Err(wrong(
+            "invalid_argument",
+            "the key of the API is not for sandboxes",
+        ));
     }
     if header("e2b-sandbox-port") != Some(ENVD_PORT) {
-        return Err(Wrong(
+        return Err(wrong(
             "gateway",
-            "The sandbox is running but port is not open".to_owned(),
+            "The sandbox is running but port is not open",
         ));
     }
     let sandbox = header("e2b-sandbox-id").and_then(|id| world.get(id));
-    let sandbox =
-        sandbox.ok_or_else(|| Wrong("gateway", "The sandbox was not found".to_owned()))?;
+    let sandbox = sandbox.ok_or_else(|| wrong("gateway", "The sandbox was not found"))?;
     if !sandbox.token.is_empty() && header("x-access-token") != Some(sandbox.token.as_str()) {
-        let why = "unauthorized access, please provide a valid access token".to_owned();
-        return Err(Wrong("unauthenticated", why));
+        return Err(wrong(
+            "unauthenticated",
+            "unauthorized access, please provide a valid access token",
+        ));
     }
     Ok(sandbox)
 }
 
 fn parsed<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Wrong> {
-    serde_json::from_slice(body).map_err(|error| {
-        let why = format!("unmarshal message: {error}");
-        Wrong("invalid_argument", why)
-    })
+    serde_json::from_slice(body)
+        .map_err(|error| wrong("invalid_argument", format!("unmarshal message: {error}")))
 }
 
 /// Decodes the single message of a streaming request.
@@ -197,7 +202,8 @@ fn streamed(events: mpsc::Receiver<String>, cut: CancellationToken, ping: Durati
             }
         }
     };
-    // A closure that owns its token is not `Fn`; `unfold` needs a boxed future anyway.
+    // `next` is cloned for each event, because an async closure that owns its token is not `Fn`. The future is boxed,
+    // because `unfold` needs that anyway.
     let stream = futures_util::stream::unfold((events, false), move |state| {
         let next = next.clone();
         Box::pin(async move { next(state).await })
@@ -243,10 +249,7 @@ fn run(
     }: Start,
 ) -> Result<(mpsc::Receiver<String>, CancellationToken), Wrong> {
     if pty.is_some() {
-        return Err(Wrong(
-            "unimplemented",
-            "the stand-in has no terminals".to_owned(),
-        ));
+        return Err(wrong("unimplemented", "the stand-in has no terminals"));
     }
     let invalid = |why: String| Wrong("invalid_argument", why);
     let mut command = tokio::process::Command::new(&process.cmd);
@@ -408,7 +411,7 @@ async fn input(
     let command = command(&world, &headers, &process)?;
     let bytes = input.get("stdin").map(|text| STANDARD.decode(text));
     let Some(Ok(bytes)) = bytes else {
-        return Err(Wrong("unimplemented", "invalid input type".to_owned()));
+        return Err(wrong("unimplemented", "invalid input type"));
     };
     let internal = |why: String| Wrong("internal", format!("error writing to stdin: {why}"));
     let sender = command.input.lock().clone();
@@ -432,10 +435,7 @@ async fn close(
         .split('.')
         .map(|number| number.parse().unwrap_or(0));
     if numbers.collect::<Vec<u32>>().as_slice() < CLOSE_STDIN_SINCE.as_slice() {
-        return Err(Wrong(
-            "unimplemented",
-            "there is no such method yet".to_owned(),
-        ));
+        return Err(wrong("unimplemented", "there is no such method yet"));
     }
     let Selected { process, .. } = parsed(&body)?;
     let command = command(&world, &headers, &process)?;
@@ -458,15 +458,11 @@ async fn send_signal(
         "SIGNAL_SIGTERM" => Signal::TERM,
         "SIGNAL_SIGKILL" => Signal::KILL,
         other => {
-            let why = format!("invalid signal: {other}");
-            return Err(Wrong("unimplemented", why));
+            return Err(wrong("unimplemented", format!("invalid signal: {other}")));
         }
     };
     match signal(command.pid, asked) {
         true => Ok(Json(json!({}))),
-        false => Err(Wrong(
-            "internal",
-            "error sending signal: it has ended".to_owned(),
-        )),
+        false => Err(wrong("internal", "error sending signal: it has ended")),
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Sandbox {
     pub(crate) started: SystemTime,
     pub(crate) end: watch::Sender<Instant>,
     pub(crate) processes: Mutex<BTreeMap<u32, Arc<Command>>>,
-    /// Breaks all streams that are open at that moment.
+    /// When cancelled, breaks all streams that are open at that moment.
     cut: Mutex<CancellationToken>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use anyhow::{Context as _, bail, ensure};
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
@@ -42,17 +43,8 @@ pub(crate) struct ToolResult {
     pub(crate) is_error: Option<bool>,
 }
 
-type Checked<T> = Result<T, Refusal>;
-
-fn ensure(is: bool, message: impl FnOnce() -> String) -> Checked<()> {
-    match is {
-        true => Ok(()),
-        false => Err(Refusal::invalid(message())),
-    }
-}
-
 /// Checks the API key.
-pub(crate) fn key(api: Api, headers: &HeaderMap, right: Option<&str>) -> Checked<()> {
+pub(crate) fn key(api: Api, headers: &HeaderMap, right: Option<&str>) -> Result<(), Refusal> {
     let (name, prefix) = match api {
         Api::Anthropic => ("x-api-key", ""),
         Api::OpenAi => ("authorization", "Bearer "),
@@ -70,7 +62,7 @@ pub(crate) fn key(api: Api, headers: &HeaderMap, right: Option<&str>) -> Checked
         false => Err(Refusal {
             status: StatusCode::UNAUTHORIZED,
             kind: "authentication_error".to_owned(),
-            // Repeats the key, as some providers do. The product must not pass it on.
+            // Repeats the key, as some providers do. The product must not pass the key on.
             message: format!("invalid {name} {}", given.unwrap_or_default()),
         }),
     }
@@ -114,20 +106,17 @@ pub(crate) fn anthropic(
     headers: &HeaderMap,
     body: &Value,
     signatures: &HashMap<String, String>,
-) -> Checked<View> {
-    ensure(headers.contains_key("anthropic-version"), || {
-        "anthropic-version: header is required".to_owned()
-    })?;
-    ensure(body["model"].is_string(), || {
-        "model: Field required".to_owned()
-    })?;
-    ensure(
+) -> anyhow::Result<View> {
+    ensure!(
+        headers.contains_key("anthropic-version"),
+        "anthropic-version: header is required"
+    );
+    ensure!(body["model"].is_string(), "model: Field required");
+    ensure!(
         body["max_tokens"].as_u64().is_some_and(|most| most > 0),
-        || "max_tokens: Field required".to_owned(),
-    )?;
-    ensure(body["stream"] == true, || {
-        "testkit-llm only streams".to_owned()
-    })?;
+        "max_tokens: Field required"
+    );
+    ensure!(body["stream"] == true, "testkit-llm only streams");
     let mut view = View {
         system: text_of(&body["system"]),
         ..View::default()
@@ -135,91 +124,89 @@ pub(crate) fn anthropic(
     let mut names = HashSet::new();
     for (at, tool) in body["tools"].as_array().into_iter().flatten().enumerate() {
         let name = word(tool, "name");
-        ensure(is_name(name, 128), || {
-            format!(
-                "tools.{at}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
-            )
-        })?;
-        ensure(names.insert(name), || {
-            "tools: Tool names must be unique.".to_owned()
-        })?;
+        ensure!(
+            is_name(name, 128),
+            "tools.{at}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
+        );
+        ensure!(names.insert(name), "tools: Tool names must be unique.");
         let schema = &tool["input_schema"];
-        ensure(schema["type"] == "object", || {
-            format!("tools.{at}.custom.input_schema.type: Field required")
-        })?;
+        ensure!(
+            schema["type"] == "object",
+            "tools.{at}.custom.input_schema.type: Field required"
+        );
         let combined = ["oneOf", "allOf", "anyOf"]
             .iter()
             .any(|key| schema.get(key).is_some());
-        ensure(!combined, || {
-            format!(
-                "tools.{at}.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level"
-            )
-        })?;
+        ensure!(
+            !combined,
+            "tools.{at}.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level"
+        );
         view.tools.push(name.to_owned());
     }
     let marks = body.to_string().matches(r#""cache_control":"#).count();
-    ensure(marks <= 4, || {
-        format!("A maximum of 4 blocks with cache_control may be provided. Found {marks}.")
-    })?;
+    ensure!(
+        marks <= 4,
+        "A maximum of 4 blocks with cache_control may be provided. Found {marks}."
+    );
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
-    ensure(!messages.is_empty(), || {
-        "messages: at least one message is required".to_owned()
-    })?;
+    ensure!(
+        !messages.is_empty(),
+        "messages: at least one message is required"
+    );
     let mut ids = HashSet::new();
     let mut open: Vec<String> = Vec::new();
     for (at, message) in messages.iter().enumerate() {
         let role = word(message, "role");
         let expected = if at % 2 == 0 { "user" } else { "assistant" };
-        ensure(role == expected, || {
-            format!(
-                "messages.{at}: roles must alternate between \"user\" and \"assistant\", and the first is \"user\""
-            )
-        })?;
+        ensure!(
+            role == expected,
+            "messages.{at}: roles must alternate between \"user\" and \"assistant\", and the first is \"user\""
+        );
         let blocks = blocks(&message["content"]);
-        ensure(!blocks.is_empty(), || {
-            format!("messages.{at}: all messages must have non-empty content")
-        })?;
+        ensure!(
+            !blocks.is_empty(),
+            "messages.{at}: all messages must have non-empty content"
+        );
         for (place, block) in blocks.iter().enumerate() {
             check_block(block, role, signatures)
-                .map_err(|why| Refusal::invalid(format!("messages.{at}.content.{place}: {why}")))?;
+                .with_context(|| format!("messages.{at}.content.{place}"))?;
         }
         let results: Vec<String> = of_type(&blocks, "tool_result")
             .map(|block| word(block, "tool_use_id").to_owned())
             .collect();
         let stray = results.iter().find(|id| !open.contains(id));
-        ensure(stray.is_none(), || {
-            format!(
-                "messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {stray:?}"
-            )
-        })?;
+        ensure!(
+            stray.is_none(),
+            "messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {stray:?}"
+        );
         let missing: Vec<_> = open.iter().filter(|id| !results.contains(id)).collect();
-        ensure(missing.is_empty(), || {
-            format!(
-                "messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {missing:?}"
-            )
-        })?;
-        ensure(results.len() == open.len(), || {
-            format!("messages.{at}: each tool_use must have a single result")
-        })?;
+        ensure!(
+            missing.is_empty(),
+            "messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {missing:?}"
+        );
+        ensure!(
+            results.len() == open.len(),
+            "messages.{at}: each tool_use must have a single result"
+        );
         let first = blocks.iter().take(results.len());
-        ensure(
+        ensure!(
             first.clone().all(|block| block["type"] == "tool_result"),
-            || format!("messages.{at}: `tool_result` blocks must come first"),
-        )?;
+            "messages.{at}: `tool_result` blocks must come first"
+        );
         open = of_type(&blocks, "tool_use")
             .map(|block| word(block, "id").to_owned())
             .collect();
         for id in &open {
-            ensure(ids.insert(id.clone()), || {
-                format!("messages.{at}: `tool_use` ids must be unique: {id}")
-            })?;
+            ensure!(
+                ids.insert(id.clone()),
+                "messages.{at}: `tool_use` ids must be unique: {id}"
+            );
         }
     }
-    ensure(open.is_empty(), || {
-        format!(
-            "`tool_use` ids were found without `tool_result` blocks immediately after: {open:?}"
-        )
-    })?;
+    ensure!(
+        open.is_empty(),
+        "`tool_use` ids were found without `tool_result` blocks immediately after: {open:?}"
+    );
     if let Some(last) = messages.last() {
         let blocks = blocks(&last["content"]);
         view.last_text = text_of(&last["content"]);
@@ -238,79 +225,80 @@ fn check_block(
     block: &Value,
     role: &str,
     signatures: &HashMap<String, String>,
-) -> Result<(), String> {
-    let is = |is: bool, what: &str| if is { Ok(()) } else { Err(what.to_owned()) };
+) -> anyhow::Result<()> {
+    let is_empty_text = |block: &Value| word(block, "text").is_empty();
     match (word(block, "type"), role) {
-        ("text", _) => is(
-            !word(block, "text").is_empty(),
-            "text content blocks must be non-empty",
+        ("text", _) => ensure!(
+            !is_empty_text(block),
+            "text content blocks must be non-empty"
         ),
-        ("image", "user") => is(block["source"].is_object(), "source: Field required"),
+        ("image", "user") => ensure!(block["source"].is_object(), "source: Field required"),
         ("tool_result", "user") => {
             let nested = blocks(&block["content"]);
-            let empty = of_type(&nested, "text").any(|block| word(block, "text").is_empty());
-            is(!empty, "text content blocks must be non-empty")
+            let empty = of_type(&nested, "text").any(is_empty_text);
+            ensure!(!empty, "text content blocks must be non-empty");
         }
         ("tool_use", "assistant") => {
-            is(
+            ensure!(
                 is_name(word(block, "id"), 256),
-                "id: String should match pattern '^[a-zA-Z0-9_-]+$'",
-            )?;
-            is(
+                "id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+            );
+            ensure!(
                 is_name(word(block, "name"), 200),
-                "name: String should match pattern",
-            )?;
-            is(
+                "name: String should match pattern"
+            );
+            ensure!(
                 block["input"].is_object(),
-                "input: Input should be a valid dictionary",
-            )
+                "input: Input should be a valid dictionary"
+            );
         }
         ("thinking", "assistant") => {
             let signature = word(block, "signature");
-            is(!signature.is_empty(), "signature: Field required")?;
-            is(
-                signatures
-                    .get(signature)
-                    .is_none_or(|thought| thought == word(block, "thinking")),
-                "Invalid `signature` in `thinking` block",
-            )?;
-            is(
+            ensure!(!signature.is_empty(), "signature: Field required");
+            let signed = signatures.get(signature);
+            ensure!(
+                signed.is_none_or(|thought| thought == word(block, "thinking")),
+                "Invalid `signature` in `thinking` block"
+            );
+            ensure!(
                 block.get("cache_control").is_none(),
-                "cache_control: Extra inputs are not permitted",
-            )
+                "cache_control: Extra inputs are not permitted"
+            );
         }
-        ("redacted_thinking", "assistant") => is(block["data"].is_string(), "data: Field required"),
-        ("", _) => Err("type: Field required".to_owned()),
-        ("tool_use" | "thinking" | "redacted_thinking" | "tool_result" | "image", _) => Err(
-            format!("a block of this type cannot be in a message of the {role}"),
-        ),
-        _ => Ok(()),
+        ("redacted_thinking", "assistant") => {
+            ensure!(block["data"].is_string(), "data: Field required");
+        }
+        ("", _) => bail!("type: Field required"),
+        ("tool_use" | "thinking" | "redacted_thinking" | "tool_result" | "image", _) => {
+            bail!("a block of this type cannot be in a message of the {role}")
+        }
+        _ => {}
     }
+    Ok(())
 }
 
 /// Checks a request for chat completions.
-pub(crate) fn openai(body: &Value) -> Checked<View> {
-    ensure(body["model"].is_string(), || {
-        "you must provide a model parameter".to_owned()
-    })?;
-    ensure(body["stream"] == true, || {
-        "testkit-llm only streams".to_owned()
-    })?;
+pub(crate) fn openai(body: &Value) -> anyhow::Result<View> {
+    ensure!(
+        body["model"].is_string(),
+        "you must provide a model parameter"
+    );
+    ensure!(body["stream"] == true, "testkit-llm only streams");
     let mut view = View::default();
     for (at, tool) in body["tools"].as_array().into_iter().flatten().enumerate() {
         let name = word(&tool["function"], "name");
-        ensure(tool["type"] == "function" && is_name(name, 64), || {
-            format!("Invalid 'tools[{at}].function.name': string does not match pattern")
-        })?;
-        ensure(tool["function"]["parameters"]["type"] == "object", || {
-            format!(
-                "Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"'"
-            )
-        })?;
+        ensure!(
+            tool["type"] == "function" && is_name(name, 64),
+            "Invalid 'tools[{at}].function.name': string does not match pattern"
+        );
+        ensure!(
+            tool["function"]["parameters"]["type"] == "object",
+            "Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"'"
+        );
         view.tools.push(name.to_owned());
     }
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
-    ensure(!messages.is_empty(), || "messages is too short".to_owned())?;
+    ensure!(!messages.is_empty(), "messages is too short");
     let mut open: Vec<String> = Vec::new();
     for (at, message) in messages.iter().enumerate() {
         let role = word(message, "role");
@@ -318,9 +306,9 @@ pub(crate) fn openai(body: &Value) -> Checked<View> {
             let id = word(message, "tool_call_id").to_owned();
             let known = open.iter().position(|open| *open == id);
             let Some(known) = known else {
-                return Err(Refusal::invalid(format!(
+                bail!(
                     "messages with role 'tool' must be a response to a preceding message with 'tool_calls': {id}"
-                )));
+                );
             };
             open.remove(known);
             view.results.push(ToolResult {
@@ -330,35 +318,29 @@ pub(crate) fn openai(body: &Value) -> Checked<View> {
             });
             continue;
         }
-        ensure(open.is_empty(), || {
-            format!(
-                "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id': {open:?}"
-            )
-        })?;
+        ensure!(
+            open.is_empty(),
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id': {open:?}"
+        );
         match role {
             "system" => view.system = text_of(&message["content"]),
             "user" => {}
             "assistant" => {
                 view.results.clear();
                 for call in message["tool_calls"].as_array().into_iter().flatten() {
-                    ensure(call["function"]["arguments"].is_string(), || {
-                        format!("messages[{at}].tool_calls: arguments must be a string")
-                    })?;
+                    ensure!(
+                        call["function"]["arguments"].is_string(),
+                        "messages[{at}].tool_calls: arguments must be a string"
+                    );
                     open.push(word(call, "id").to_owned());
                 }
                 let is_empty = message["content"].is_null() && open.is_empty();
-                ensure(!is_empty, || format!("messages[{at}].content is null"))?;
+                ensure!(!is_empty, "messages[{at}].content is null");
             }
-            other => {
-                return Err(Refusal::invalid(format!(
-                    "messages[{at}]: the role {other:?} is unknown"
-                )));
-            }
+            other => bail!("messages[{at}]: the role {other:?} is unknown"),
         }
         view.last_text = text_of(&message["content"]);
     }
-    ensure(open.is_empty(), || {
-        format!("'tool_calls' without answers: {open:?}")
-    })?;
+    ensure!(open.is_empty(), "'tool_calls' without answers: {open:?}");
     Ok(view)
 }

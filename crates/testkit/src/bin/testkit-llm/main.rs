@@ -27,7 +27,7 @@ use axum::{
     Json, Router,
     body::Bytes,
     extract::{ConnectInfo, DefaultBodyLimit, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -66,6 +66,15 @@ pub(crate) enum Api {
     OpenAi,
 }
 
+impl Api {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Anthropic => "/v1/messages",
+            Self::OpenAi => "/v1/chat/completions",
+        }
+    }
+}
+
 /// State shared by all requests.
 #[derive(Default)]
 pub(crate) struct Front {
@@ -80,7 +89,7 @@ pub(crate) struct Inner {
     /// Number of older requests that were dropped from `requests`.
     forgotten: usize,
     requests: VecDeque<Record>,
-    /// The thinking text under each signature, to check a replay.
+    /// The thinking text of each signature, to check thinking blocks that a request sends back.
     pub(crate) signatures: HashMap<String, String>,
     ids: u64,
 }
@@ -186,9 +195,9 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
         front.lock().script = serde_json::from_slice(&std::fs::read(file)?)?;
     }
     let router = Router::new()
-        .route("/v1/messages", post(messages))
-        .route("/v1/chat/completions", post(completions))
-        .route("/script", post(script_put).get(script_get))
+        .route(Api::Anthropic.path(), post(answer))
+        .route(Api::OpenAi.path(), post(answer))
+        .route("/script", post(script_put))
         .route("/requests", get(requests))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(Arc::new(front));
@@ -196,52 +205,37 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn messages(
-    State(front): State<Arc<Front>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    answer(&front, Api::Anthropic, peer, &headers, &body).await
-}
-
-async fn completions(
-    State(front): State<Arc<Front>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    answer(&front, Api::OpenAi, peer, &headers, &body).await
-}
-
 async fn answer(
-    front: &Arc<Front>,
-    api: Api,
-    peer: SocketAddr,
-    headers: &HeaderMap,
-    body: &Bytes,
+    State(front): State<Arc<Front>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
 ) -> Response {
-    let body: Value = match serde_json::from_slice(body) {
+    let api = match uri.path() == Api::OpenAi.path() {
+        true => Api::OpenAi,
+        false => Api::Anthropic,
+    };
+    let body: Value = match serde_json::from_slice(&body) {
         Ok(body) => body,
         Err(error) => {
             return Refusal::invalid(format!("the body is no JSON: {error}")).answer(api);
         }
     };
-    let path = match api {
-        Api::Anthropic => "/v1/messages",
-        Api::OpenAi => "/v1/chat/completions",
-    };
     let (number, turn) = {
         let mut inner = front.lock();
-        let number = inner.record(path, peer, headers, body.clone());
-        let view = check::key(api, headers, front.key.as_deref()).and_then(|()| match api {
-            _ if inner.script.unchecked => Ok(View::default()),
-            Api::Anthropic => check::anthropic(headers, &body, &inner.signatures),
-            Api::OpenAi => check::openai(&body),
+        let number = inner.record(api.path(), peer, &headers, body.clone());
+        let view = check::key(api, &headers, front.key.as_deref()).and_then(|()| {
+            let view = match api {
+                _ if inner.script.unchecked => Ok(View::default()),
+                Api::Anthropic => check::anthropic(&headers, &body, &inner.signatures),
+                Api::OpenAi => check::openai(&body),
+            };
+            view.map_err(|wrong| Refusal::invalid(format!("{wrong:#}")))
         });
         (
             number,
-            view.and_then(|view| inner.turn(&view, headers, &body)),
+            view.and_then(|view| inner.turn(&view, &headers, &body)),
         )
     };
     let turn = match turn {
@@ -252,10 +246,10 @@ async fn answer(
         }
     };
     match turn.fail {
-        None => play::answer(front, number, api, &turn.reply),
+        None => play::answer(&front, number, api, &turn.reply),
         Some(fail) => {
             front.outcome(number, "failed");
-            failed(front, number, api, fail).await
+            failed(&front, number, api, fail).await
         }
     }
 }
@@ -299,11 +293,6 @@ async fn script_put(State(front): State<Arc<Front>>, body: Bytes) -> Response {
         }
         Err(error) => (StatusCode::BAD_REQUEST, format!("no script: {error}\n")).into_response(),
     }
-}
-
-async fn script_get(State(front): State<Arc<Front>>) -> Json<Value> {
-    let inner = front.lock();
-    Json(json!({ "turns": inner.script.turns.len(), "next": inner.next }))
 }
 
 async fn requests(State(front): State<Arc<Front>>) -> Json<Value> {

@@ -72,10 +72,14 @@ pub(crate) fn answer(front: &Arc<Front>, number: usize, api: Api, reply: &Reply)
             }),
         }
     }
-    let mut steps: VecDeque<Step> = match reply.bytes {
-        0 => events.into_iter().map(Step::Text).collect(),
-        size => pieces(&events.concat(), size),
-    };
+    if reply.bytes > 0 {
+        let whole = events.concat();
+        events = pieces(&whole, reply.bytes)
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+    }
+    let mut steps: VecDeque<Step> = events.into_iter().map(Step::Text).collect();
     steps.extend(last);
     let reading = Reading::new(front, number);
     let pause = Duration::from_millis(reply.pause_ms);
@@ -104,18 +108,6 @@ pub(crate) fn answer(front: &Arc<Front>, number: usize, api: Api, reply: &Reply)
         .into_response()
 }
 
-/// Splits a text into pieces of about `size` bytes. Characters stay whole, because a step is text.
-fn pieces(text: &str, size: usize) -> VecDeque<Step> {
-    let (mut steps, mut rest) = (VecDeque::new(), text);
-    while !rest.is_empty() {
-        let end = rest.ceil_char_boundary(size.min(rest.len()));
-        let (piece, more) = rest.split_at(end);
-        steps.push_back(Step::Text(piece.to_owned()));
-        rest = more;
-    }
-    steps
-}
-
 /// Replaces the placeholder with the current time.
 fn stamped(text: String) -> String {
     const TIME_PLACEHOLDER: &str = "{{now_ns}}";
@@ -130,7 +122,11 @@ fn stamped(text: String) -> String {
 
 /// Splits a text into `count` pieces, as evenly as character boundaries allow.
 pub(crate) fn split(text: &str, count: usize) -> Vec<&str> {
-    let size = text.len().div_ceil(count.max(1)).max(1);
+    pieces(text, text.len().div_ceil(count.max(1)).max(1))
+}
+
+/// Splits a text into pieces of about `size` bytes. Characters are not split, because each piece must be valid text.
+fn pieces(text: &str, size: usize) -> Vec<&str> {
     let (mut pieces, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         let (piece, more) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));

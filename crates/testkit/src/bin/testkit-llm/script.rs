@@ -62,12 +62,12 @@ struct ExpectResult {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Reply {
     pub(crate) blocks: Vec<Block>,
-    /// In Anthropic's terms. The default is `tool_use` if there is a call, else `end_turn`.
+    /// The stop reason, in Anthropic's terms. The default is `tool_use` if there is a call, else `end_turn`.
     pub(crate) stop_reason: Option<String>,
     pub(crate) usage: Usage,
     /// Send pings between all other events.
     pub(crate) pings: bool,
-    /// Send events and deltas of unknown kinds between all others.
+    /// Send events and deltas of unknown kinds between all other events.
     pub(crate) noise: bool,
     /// The pause before each event, in milliseconds.
     pub(crate) pause_ms: u64,
@@ -81,10 +81,10 @@ pub(crate) struct Reply {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct After {
-    /// Number of events to send before.
+    /// Number of events to send before the end.
     pub(crate) events: usize,
     pub(crate) then: Then,
-    /// Only for `error`.
+    /// The kind of the error; only for `error`.
     #[serde(default)]
     pub(crate) kind: String,
     #[serde(default)]
@@ -157,7 +157,7 @@ pub(crate) struct Fail {
     pub(crate) status: u16,
     pub(crate) kind: String,
     pub(crate) message: String,
-    /// For example `retry-after`.
+    /// Response headers, for example `retry-after`.
     pub(crate) headers: BTreeMap<String, String>,
     /// A raw body instead of an error in the API's format.
     pub(crate) body: Option<String>,

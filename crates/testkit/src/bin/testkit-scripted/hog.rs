@@ -38,18 +38,22 @@ pub(crate) fn burn(time: Duration) -> String {
     rounds.to_string()
 }
 
+/// A command without input and output.
+pub(crate) fn silent(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
 /// Starts processes until that fails or `most` are running. Returns how many were started, and the error if there was
 /// one.
 pub(crate) fn forks(most: u64) -> String {
     let mut started = 0;
     while started < most {
-        let child = Command::new("/proc/self/exe")
-            .arg("--sleep")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        match child {
+        match silent("/proc/self/exe").arg("--sleep").spawn() {
             Ok(_) => started += 1,
             Err(error) => return format!("{started}: {error}"),
         }
@@ -62,12 +66,8 @@ pub(crate) fn bomb(time: Duration) -> String {
     let until = Instant::now() + time;
     let mut lit = 0;
     while Instant::now() < until {
-        let child = Command::new("/bin/sh")
-            .args(["-c", "b() { b | b & }; b"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
+        let mut child = silent("/bin/sh");
+        let child = child.args(["-c", "b() { b | b & }; b"]).spawn();
         lit += u64::from(child.is_ok());
     }
     lit.to_string()
@@ -86,8 +86,8 @@ pub(crate) fn fill(path: &str, mib: u64) -> std::io::Result<String> {
     Ok(mib.to_string())
 }
 
-/// Writes to a file for `time`, and continues when the disk is full. With `anew`, the file is truncated each time it is
-/// full. Returns how many writes failed.
+/// Writes to a file for `time`, and continues when the disk is full. With `anew`, the file is truncated each time a
+/// write fails. Returns how many writes failed.
 pub(crate) fn flood(path: &str, time: Duration, anew: bool) -> std::io::Result<String> {
     let until = Instant::now() + time;
     let mut file = fs::File::create(path)?;

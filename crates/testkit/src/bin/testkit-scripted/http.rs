@@ -1,4 +1,4 @@
-//! The same tools over streamable HTTP (`--http`) and HTTP+SSE (`--sse-http`).
+//! The tools of this server over streamable HTTP (`--http`) and HTTP+SSE (`--sse-http`).
 //!
 //! A call is answered with JSON if its first frame is a response, and with an event stream otherwise. Deliberately
 //! absent: resumption, and validation of headers and origins.
@@ -211,7 +211,7 @@ async fn sse_message(
     (StatusCode::ACCEPTED, "Accepted").into_response()
 }
 
-/// An event stream of `first` and then every frame. It keeps `held` alive until it ends.
+/// Returns an event stream of `first` and then every frame. The stream keeps `held` alive until it ends.
 fn events(
     first: Option<Bytes>,
     frames: UnboundedReceiver<Bytes>,

@@ -61,7 +61,7 @@ pub(crate) struct Options {
     /// List this many tools `tool_0`, `tool_1`, … that behave like `echo`.
     #[arg(long, env = "TESTKIT_TOOLS", default_value_t = 0)]
     pub(crate) tools: usize,
-    /// The beginning of each of their descriptions.
+    /// The beginning of the description of each `tool_N`.
     #[arg(
         long,
         env = "TESTKIT_DESCRIPTION",
@@ -144,12 +144,12 @@ fn main() -> ExitCode {
         let ends = !options.ignore_sigterm;
         tools::on_sigterm(move || hog::note(&file, ends));
     } else if options.ignore_sigterm {
-        tools::ignore_sigterm();
+        tools::on_sigterm(|| {});
     }
     std::thread::sleep(Duration::from_millis(options.start_delay_ms));
     let out = Out::stdout();
     if let Some(banner) = &options.banner {
-        out.line(banner.as_bytes());
+        out.line(banner);
     }
     let server = Arc::new(Server::new(options));
     if server.options.http.is_some() || server.options.sse_http.is_some() {

@@ -57,6 +57,14 @@ pub(crate) struct Session {
     pub(crate) stream: Mutex<Option<Out>>,
 }
 
+impl Session {
+    /// Sends a message to the client on the session's stream, or on `out` if the session has no stream.
+    pub(crate) fn send(&self, message: &Value, out: &Out) {
+        let stream = self.stream.lock().clone();
+        stream.as_ref().unwrap_or(out).line(message.to_string());
+    }
+}
+
 /// A counter with its maximum and total.
 #[derive(Default)]
 pub(crate) struct Gauge {
@@ -184,8 +192,7 @@ impl Server {
                 out.line(
                     format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{wanted}}}}}"#
-                    )
-                    .as_bytes(),
+                    ),
                 );
             }
             "tools/list" => self.list(id, "tools", self.tools(), params, out),

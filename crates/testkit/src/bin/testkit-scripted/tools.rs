@@ -1,7 +1,7 @@
 //! The tools, most of which misbehave.
 
 use std::{
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{atomic::Ordering, mpsc},
     time::Duration,
 };
@@ -104,7 +104,8 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "hold" => {
             let held = server.held.enter();
             std::thread::sleep(Duration::from_millis(number("ms", 0)));
-            // Released before the response: the client's next call may arrive before this thread runs again.
+            // The gauge is released before the response is sent: the client's next call may arrive before this thread
+            // runs again.
             drop(held);
             say("held");
         }
@@ -131,13 +132,13 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 left -= count;
                 (count > 0).then(|| &chunk[..count])
             });
-            // An answer of another thread in the middle of it would be lost.
+            // Written without interruption: an answer of another thread in the middle of this line would be lost.
             out.raw_together(begin.into_iter().chain(chunks).chain([&b"\n"[..]]));
             say("flooded");
         }
         "garbage" => {
             for line in 0..number("lines", 1) {
-                out.line(format!("garbage {line} {{\"not\": json").as_bytes());
+                out.line(format!("garbage {line} {{\"not\": json"));
             }
             say("answered after garbage");
         }
@@ -200,12 +201,8 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             Ok(pid) => say(&pid.to_string()),
             Err(error) => fail(server, id, &error.to_string(), out),
         },
-        "ignore_sigterm" => {
-            ignore_sigterm();
-            say("ignoring SIGTERM");
-        }
         "raw" => {
-            out.line(string("frame").as_bytes());
+            out.line(string("frame"));
             say("written");
         }
         "server_request" => {
@@ -255,7 +252,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             let token = params.meta.as_ref().and_then(|meta| meta.progress_token);
             for done in 1..=count {
                 if let Some(token) = token {
-                    out.line(format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{done},"total":{count}}}}}"#).as_bytes());
+                    out.line(format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{done},"total":{count}}}}}"#));
                 }
                 std::thread::sleep(Duration::from_millis(number("ms", 0)));
             }
@@ -292,9 +289,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 Value::Null => out.error(id, code.unwrap_or(-32000), string("message")),
                 data => {
                     let error = json!({ "code": code, "message": string("message"), "data": data });
-                    out.line(
-                        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).as_bytes(),
-                    );
+                    out.error_value(id, &error);
                 }
             }
         }
@@ -312,7 +307,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             });
             let data = json!({ "elicitations": [elicitation] });
             let error = json!({ "code": -32042, "message": "Sign in first", "data": data });
-            out.line(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).as_bytes());
+            out.error_value(id, &error);
         }
         "drop_stream" => {
             // An empty frame ends the stream, even if other calls still hold it.
@@ -392,29 +387,18 @@ fn unreadable(id: &str, kind: &str, out: &Out) {
         last.as_bytes(),
         b"}",
     ];
-    out.line(&parts.concat());
+    out.line(parts.concat());
 }
 
 fn duplicate_keys(server: &Server, id: &str, kind: &str, out: &Out) {
     let (one, other) = (text_member("one"), text_member("other"));
-    match kind {
-        "id" => out.line(
-            format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"id":{id},"result":{}}}"#,
-                server.completed(&one)
-            )
-            .as_bytes(),
-        ),
-        "nested" => server.complete(id, &format!("{one},{other}"), out),
-        _ => out.line(
-            format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"result":{},"result":{}}}"#,
-                server.completed(&one),
-                server.completed(&other)
-            )
-            .as_bytes(),
-        ),
-    }
+    let result = |members: &str| format!(r#""result":{}"#, server.completed(members));
+    let members = match kind {
+        "id" => format!(r#""id":{id},{}"#, result(&one)),
+        "nested" => result(&format!("{one},{other}")),
+        _ => format!("{},{}", result(&one), result(&other)),
+    };
+    out.line(format!(r#"{{"jsonrpc":"2.0","id":{id},{members}}}"#));
 }
 
 fn write_stderr(bytes: usize, newlines: bool) {
@@ -438,30 +422,16 @@ fn write_stderr(bytes: usize, newlines: bool) {
 
 /// Starts a process that outlives its parent unless something kills it. Returns its process id.
 fn fork(setsid: bool, hold_stdout: bool) -> std::io::Result<u32> {
-    let mut command = if setsid {
+    let mut command = hog::silent(if setsid { "setsid" } else { "sleep" });
+    if setsid {
         // `setsid` (util-linux) replaces itself with the command, so the process id stays the same.
-        let mut command = Command::new("setsid");
         command.arg("sleep");
-        command
-    } else {
-        Command::new("sleep")
-    };
-    command
-        .arg("1000")
-        .stdin(Stdio::null())
-        .stdout(if hold_stdout {
-            Stdio::inherit()
-        } else {
-            Stdio::null()
-        })
-        .stderr(Stdio::null());
-    let child = command.spawn()?;
+    }
+    if hold_stdout {
+        command.stdout(Stdio::inherit());
+    }
+    let child = command.arg("1000").spawn()?;
     Ok(child.id())
-}
-
-/// Catches SIGTERM and ignores it.
-pub(crate) fn ignore_sigterm() {
-    on_sigterm(|| {});
 }
 
 /// Runs `told` on every SIGTERM, instead of the default action.
@@ -506,7 +476,7 @@ fn ask(
     out: &Out,
     session: &Session,
 ) -> (u64, mpsc::Receiver<String>) {
-    // Large numbers, so that they cannot be confused with the client's ids.
+    // The ids are large numbers, so that they cannot be confused with the client's ids.
     let id = 1_000_000 + server.next_request.fetch_add(1, Ordering::SeqCst);
     let (sender, receiver) = mpsc::channel();
     server.waiting.lock().insert(id.to_string(), sender);
@@ -514,15 +484,11 @@ fn ask(
     if !params.is_null() {
         request["params"] = params.clone();
     }
-    let stream = session.stream.lock().clone();
-    stream
-        .as_ref()
-        .unwrap_or(out)
-        .line(request.to_string().as_bytes());
+    session.send(&request, out);
     (id, receiver)
 }
 
-/// Sends a notification to every open subscription, or on the call's own stream without one.
+/// Sends a notification to every open subscription, or on the call's own stream if no subscription is open.
 fn notify(server: &Server, method: &str, params: Value, out: &Out, session: &Session) {
     let mut message = json!({ "jsonrpc": "2.0", "method": method });
     if !params.is_null() {
@@ -539,15 +505,11 @@ fn notify(server: &Server, method: &str, params: Value, out: &Out, session: &Ses
         for (id, out) in listening {
             let id: Value = serde_json::from_str(&id).unwrap_or_default();
             message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] = id;
-            out.line(message.to_string().as_bytes());
+            out.line(message.to_string());
         }
         return;
     }
-    let stream = session.stream.lock().clone();
-    stream
-        .as_ref()
-        .unwrap_or(out)
-        .line(message.to_string().as_bytes());
+    session.send(&message, out);
 }
 
 fn input(server: &Server, id: &str, params: &Params<'_>, arguments: &Value, out: &Out) {

@@ -6,7 +6,7 @@ use std::{borrow::Cow, fs::File, io::Write, os::fd::AsFd, sync::Arc};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// The envelope of a frame. An `id` of null counts as missing.
@@ -69,7 +69,7 @@ pub(crate) enum Out {
 
 impl Out {
     pub(crate) fn stdout() -> Self {
-        // Unbuffered, and not `std::io::Stdout`, which would search each line for newlines.
+        // An unbuffered file, because `std::io::Stdout` would search each line for newlines.
         let fd = std::io::stdout()
             .as_fd()
             .try_clone_to_owned()
@@ -78,7 +78,8 @@ impl Out {
     }
 
     /// Writes `line` and a newline.
-    pub(crate) fn line(&self, line: &[u8]) {
+    pub(crate) fn line(&self, line: impl AsRef<[u8]>) {
+        let line = line.as_ref();
         match self {
             Self::Stdout(_) => {
                 let mut bytes = Vec::with_capacity(line.len() + 1);
@@ -107,7 +108,7 @@ impl Out {
         }
     }
 
-    /// Writes chunks with nothing of other threads in between, until the receiver is closed.
+    /// Writes chunks without output of other threads in between, until the receiver is closed.
     pub(crate) fn raw_together<'c>(&self, chunks: impl Iterator<Item = &'c [u8]>) {
         match self {
             Self::Stdout(file) => {
@@ -147,22 +148,23 @@ impl Out {
 
     /// Answers request `id` with `result`.
     pub(crate) fn result(&self, id: &str, result: &str) {
-        self.line(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).as_bytes());
+        self.line(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
+        ));
     }
 
     /// Answers request `id` with an error.
     pub(crate) fn error(&self, id: &str, code: i32, message: &str) {
-        let message = quote(message);
-        self.line(
-            format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":{message}}}}}"#
-            )
-            .as_bytes(),
-        );
+        self.error_value(id, &json!({ "code": code, "message": message }));
+    }
+
+    /// Answers request `id` with this error.
+    pub(crate) fn error_value(&self, id: &str, error: &Value) {
+        self.line(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#));
     }
 }
 
 /// Returns `text` as a JSON string.
 pub(crate) fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }

@@ -8,14 +8,14 @@ use model::ServerName;
 
 use backend::{
     entries::{Found, found},
-    registry,
+    server_files,
 };
 
 /// Returns a warning for each secret that an entry contains.
 pub(super) fn literals(sources: &Sources, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     for spec in &config.servers {
-        let Ok((file, entry)) = registry::entry(sources, &spec.name) else {
+        let Ok((file, entry)) = server_files::entry(sources, &spec.name) else {
             continue;
         };
         let evident = found(&entry).into_iter().filter(|found| found.is_evident);

@@ -1,4 +1,5 @@
-//! Effects of a sandbox on servers that have none, and the settings that restore what they need.
+//! What servers without a sandbox would lose in one, with the settings that restore it, and what sandboxed servers can
+//! see.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
@@ -8,7 +9,7 @@ use runtime::{
     sandbox::{Own, preview},
 };
 
-use super::{Finding, Level};
+use super::{Finding, Level, finding};
 
 /// Maximum number of paths shown for a server.
 const MAX_PATHS: usize = 3;
@@ -67,11 +68,7 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
         lost.join(", ")
     );
     let help = "`\"sandbox\": true` adds a sandbox, and the keys in parentheses restore what the server needs";
-    Some(Finding {
-        level: Level::Ok,
-        what,
-        help: Some(help.to_owned()),
-    })
+    Some(finding(Level::Ok, what, help))
 }
 
 /// Returns what a server in a sandbox can see, or which files of its entry it cannot see. `None` if it has no sandbox
@@ -104,14 +101,10 @@ pub(super) fn view(spec: &ServerSpec, own: &Own) -> Option<Finding> {
         }
         Err(error) => (
             format!("server `{}` cannot run in its sandbox: {error}", spec.name),
-            "change its entry as the message says".to_owned(),
+            "correct the server's entry".to_owned(),
         ),
     };
-    Some(Finding {
-        level: Level::Warning,
-        what,
-        help: Some(help),
-    })
+    Some(finding(Level::Warning, what, help))
 }
 
 /// Returns the files that a sandbox makes visible, except those that every sandbox has.
@@ -151,7 +144,7 @@ fn seen(files: &VisibleFiles) -> String {
     }
 }
 
-/// Returns the message for paths that a sandbox does not make visible, and the help.
+/// Returns the message for paths that a sandbox does not make visible, and the advice.
 pub(super) fn not_shown(server: &str, paths: &[String]) -> (String, String) {
     let shown: Vec<_> = paths
         .iter()
@@ -179,18 +172,15 @@ pub(super) fn given_ports(spec: &ServerSpec) -> Vec<Finding> {
     let given = ports.filter_map(|port| {
         let address = (Ipv4Addr::LOCALHOST, port.host?).into();
         let (what, help) = runtime::port_notice(address)?.split_once(". ")?;
-        Some(Finding {
-            level: Level::Warning,
-            what: format!("port {} of server `{}`: {what}", port.inside, spec.name),
-            help: Some(help.to_owned()),
-        })
+        let what = format!("port {} of server `{}`: {what}", port.inside, spec.name);
+        Some(finding(Level::Warning, what, help))
     });
     given.collect()
 }
 
 fn package(launch: &Launch) -> Option<String> {
     match runtime::Packages::refusal(launch) {
-        Err(why) => Some(format!("the way it starts: {why}")),
+        Err(why) => Some(format!("its start command: {why}")),
         Ok(true) if launch.packages == Packages::Newest => {
             Some("the newest version at each start (`toolwharf update`)".to_owned())
         }
@@ -234,27 +224,19 @@ mod tests {
             assert_eq!(said(line, |_| ()).unwrap(), format!("{plain}{more}"));
         };
         check("server --quiet /usr/share", "");
-        check(
-            &format!("server {here}"),
-            &format!(", writing to `{here}` (`mounts`)"),
-        );
-        check(
-            &format!("server --root={here}"),
-            &format!(", `{here}` (`mounts`)"),
-        );
-        check(
-            "docker run x",
-            ", docker's daemon (`image` runs a container in its own sandbox)",
-        );
-        check(
-            "npx x",
-            ", the newest version at each start (`toolwharf update`)",
-        );
+        let writes = format!(", writing to `{here}` (`mounts`)");
+        check(&format!("server {here}"), &writes);
+        let reads = format!(", `{here}` (`mounts`)");
+        check(&format!("server --root={here}"), &reads);
+        let daemon = ", docker's daemon (`image` runs a container in its own sandbox)";
+        check("docker run x", daemon);
+        let newest = ", the newest version at each start (`toolwharf update`)";
+        check("npx x", newest);
         let pinned = said("uvx x", |launch| launch.packages = Packages::Pinned);
         assert_eq!(pinned.unwrap(), plain);
         let text = said("npx -c x", |_| ()).unwrap();
         assert!(
-            text.contains("the way it starts: `-c` is not an option of `npx`"),
+            text.contains("its start command: `-c` is not an option of `npx`"),
             "{text}"
         );
         let text = said("server", |launch| {
@@ -272,7 +254,7 @@ mod tests {
 
     #[test]
     fn u12_what_a_sandbox_will_not_show_is_named_beforehand() {
-        // A sandbox has its own /tmp.
+        // Not under /tmp: a sandbox has its own /tmp.
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let folder = directory.path().canonicalize().unwrap().join("a/b");
         std::fs::create_dir_all(&folder).unwrap();
@@ -290,17 +272,10 @@ mod tests {
             let spec = ServerSpec::new(name, Origin::Launch(Arc::new(launch)));
             view(&spec, &Own::default()).map(|finding| finding.what)
         };
-        let what = check(false).unwrap();
-        assert_eq!(
-            what,
-            format!(
-                "server `one` names `{}`, which its sandbox does not show",
-                notes.display()
-            )
-        );
-        assert_eq!(
-            check(true).unwrap(),
-            format!("server `one` can read `{}` in its sandbox", notes.display())
-        );
+        let file = notes.display();
+        let hidden = format!("server `one` names `{file}`, which its sandbox does not show");
+        assert_eq!(check(false).unwrap(), hidden);
+        let shown = format!("server `one` can read `{file}` in its sandbox");
+        assert_eq!(check(true).unwrap(), shown);
     }
 }

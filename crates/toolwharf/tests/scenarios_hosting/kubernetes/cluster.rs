@@ -1,4 +1,4 @@
-//! Manipulations of the cluster.
+//! Reads and changes the state of the cluster.
 
 use std::{
     fs,
@@ -10,19 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use testkit::{Process, wait_for};
 
-use super::{config, kubectl, list};
-use crate::support::LONG_DEADLINE;
-
-pub(crate) fn try_kubectl(args: &[&str]) -> Result<String, String> {
-    let mut kubectl = Command::new("kubectl");
-    let run = kubectl.args(["--kubeconfig", &config()]).args(args);
-    let output = run.output().expect("it is started");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match output.status.success() {
-        true => Ok(text(&output.stdout)),
-        false => Err(text(&output.stderr)),
-    }
-}
+use super::{config, containers, kubectl, list, try_kubectl};
+use crate::support::{Host, LONG_DEADLINE, Site};
 
 /// Returns the name of a server's pod.
 pub(crate) fn pod(id: &str) -> String {
@@ -39,19 +28,58 @@ pub(crate) async fn nothing_left(id: &str) {
     .await;
 }
 
+/// Starts a product with one running server, whose instance is marked.
+pub(crate) async fn marked(site: &Site, name: &str) -> (Host, String) {
+    let (host, id) = site.hosting(name, &[]).await;
+    host.mark(&id).await;
+    (host, id)
+}
+
+/// Waits until the server answers again. Asserts that it is the marked instance, in the same container, and that no
+/// other instance has run.
+pub(crate) async fn goes_on(host: &Host, id: &str, before: &[String]) {
+    wait_for("the same instance to answer", LONG_DEADLINE, async || {
+        let echo = host.call_within(id, "echo", json!({}), 2000).await;
+        echo.status == 200
+    })
+    .await;
+    assert!(host.is_marked(id).await);
+    assert_eq!(containers(id), before);
+    assert_eq!(host.events_of(id, "ready").await.len(), 1);
+}
+
+/// Stops the product. Nothing of these servers may be left.
+pub(crate) async fn stop(host: Host, ids: &[&str]) {
+    host.stop().await;
+    for id in ids {
+        nothing_left(id).await;
+    }
+}
+
+/// Creates a namespace that is unique to this test run.
+pub(crate) fn create_namespace(name: &str) -> String {
+    let name = format!("{name}-{}", std::process::id());
+    kubectl(&["create", "namespace", &name]);
+    name
+}
+
+pub(crate) fn delete_namespace(name: &str) {
+    kubectl(&["delete", "namespace", name, "--wait=false"]);
+}
+
 /// Returns the path of a file of the test cluster.
 fn file(name: &str) -> PathBuf {
     Path::new(&config()).with_file_name(name)
 }
 
-/// Kills the kubelet, which is restarted unless it is held.
+/// Kills the kubelet, which is restarted unless a [`Held`] exists.
 pub(crate) fn kubelet_ends() {
     let pid = fs::read_to_string(file("kubelet.pid")).unwrap();
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// A node without a kubelet, until this is dropped.
+/// Keeps the node without a kubelet until this value is dropped.
 pub(crate) struct Held(PathBuf);
 
 impl Held {
@@ -69,7 +97,7 @@ impl Drop for Held {
     }
 }
 
-/// Denies all pods of a namespace until it is dropped.
+/// Denies all pods of a namespace until this value is dropped.
 pub(crate) struct Webhook {
     name: String,
     _server: Process,
@@ -100,22 +128,11 @@ impl Webhook {
     pub(crate) async fn denies(namespace: &str, why: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let made = Command::new("openssl")
-            .args([
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-            ])
+            .args(["req", "-x509", "-newkey", "ec"])
+            .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
             .args(["-nodes", "-days", "1", "-subj", "/CN=webhook", "-addext"])
-            .args([
-                "subjectAltName=IP:127.0.0.1",
-                "-keyout",
-                "key",
-                "-out",
-                "cert",
-            ])
+            .args(["subjectAltName=IP:127.0.0.1", "-keyout", "key"])
+            .args(["-out", "cert"])
             .current_dir(dir.path())
             .output()
             .expect("openssl is installed with the cluster");
@@ -127,12 +144,8 @@ impl Webhook {
             .announced(|line| line.strip_prefix("it is at ")?.parse::<u16>().ok())
             .await;
         let name = format!("{namespace}.toolwharf.dev");
-        kubectl(&[
-            "label",
-            "namespace",
-            namespace,
-            &format!("denied={namespace}"),
-        ]);
+        let label = format!("denied={namespace}");
+        kubectl(&["label", "namespace", namespace, &label]);
         use base64::Engine as _;
         let cert = fs::read(dir.path().join("cert")).unwrap();
         let webhook = json!({
@@ -156,17 +169,11 @@ impl Webhook {
         let objects = dir.path().join("webhook.json");
         fs::write(&objects, webhook.to_string()).unwrap();
         kubectl(&["create", "--filename", objects.to_str().unwrap()]);
-        // The API server applies it a moment later.
+        // The API server applies the webhook a moment later.
         wait_for("a denial", LONG_DEADLINE, async || {
             let image = "--image=toolwharf-test/busybox:1";
-            let tried = [
-                "run",
-                "tried",
-                image,
-                "--dry-run=server",
-                "--namespace",
-                namespace,
-            ];
+            let place = ["--namespace", namespace, "--dry-run=server"];
+            let tried = [&["run", "tried", image][..], &place].concat();
             try_kubectl(&tried).is_err_and(|said| said.contains(why))
         })
         .await;

@@ -27,7 +27,7 @@ const MAX_SERVERS: usize = 64;
 
 #[derive(Default)]
 struct Inner {
-    /// The servers whose views a client has, and whether a tool call showed one (`true`) or it was only read.
+    /// For each client, the servers whose views it has: `true` if a tool call showed one, `false` if it was only read.
     clients: HashMap<Owner, Vec<(ServerKey, bool)>>,
     order: VecDeque<Owner>,
 }
@@ -78,7 +78,7 @@ impl Opened {
                 _ => None,
             }
         };
-        // Hosts may prefetch views, so a call is stronger evidence.
+        // Hosts may prefetch views, so a view shown by a call is stronger evidence than one that was read.
         match one(true) {
             Some(Some(server)) => Some(*server),
             Some(None) => one(false)?.copied(),

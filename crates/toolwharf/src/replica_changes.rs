@@ -41,7 +41,7 @@ impl<'c> Changes<'c> {
         }
     }
 
-    /// Applies the changes of other replicas, if there may be any, in a loop.
+    /// Applies the changes of other replicas in a loop, if the gateway may have other replicas.
     pub(crate) async fn follow(&self, replica: Option<&Replica>) {
         match replica {
             Some(replica) => {
@@ -55,27 +55,12 @@ impl<'c> Changes<'c> {
 
     /// Applies changes. Returns the topics that must be retried.
     async fn take_in(&self, topics: BTreeSet<Topic>) -> BTreeSet<Topic> {
-        let keys = async {
-            self.identities.keys.refresh(self.store).await?;
-            anyhow::Ok(())
-        };
-        let sessions = async {
-            self.identities.refresh_browsers().await?;
-            anyhow::Ok(())
-        };
-        let approvals = async {
-            self.approvals().await?;
-            anyhow::Ok(())
-        };
-        let logins = async {
-            self.logins.take_in().await?;
-            anyhow::Ok(())
-        };
+        let (identities, logins) = (self.identities, self.logins);
         let (keys, sessions, approvals, logins, mut failed) = tokio::join!(
-            Self::taken(&topics, Topic::Keys, keys),
-            Self::taken(&topics, Topic::Sessions, sessions),
-            Self::taken(&topics, Topic::Approvals, approvals),
-            Self::taken(&topics, Topic::Logins, logins),
+            Self::taken(&topics, Topic::Keys, identities.keys.refresh(self.store)),
+            Self::taken(&topics, Topic::Sessions, identities.refresh_browsers()),
+            Self::taken(&topics, Topic::Approvals, self.approvals()),
+            Self::taken(&topics, Topic::Logins, logins.take_in()),
             self.servers(&topics),
         );
         failed.extend([keys, sessions, approvals, logins].into_iter().flatten());
@@ -96,10 +81,10 @@ impl<'c> Changes<'c> {
     async fn taken(
         topics: &BTreeSet<Topic>,
         topic: Topic,
-        taking: impl Future<Output = anyhow::Result<()>>,
+        taking: impl Future<Output = store::Result<()>>,
     ) -> Option<(Topic, anyhow::Error)> {
         match topics.contains(&topic) {
-            true => taking.await.err().map(|error| (topic, error)),
+            true => taking.await.err().map(|error| (topic, error.into())),
             false => None,
         }
     }

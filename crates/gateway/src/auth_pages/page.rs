@@ -1,4 +1,5 @@
-//! `/sign-in`: with a one-time link, a key, or at an issuer. The result is a browser session (`auth::Browsers`).
+//! The `/sign-in` page: people sign in with a one-time link, a key, or at an issuer. The result is a browser session
+//! (`auth::Browsers`).
 //!
 //! The page's script posts the form and gets JSON. The response that opens a session sets its cookie and contains its
 //! page secret, which the script puts into the storage of this origin. No later response contains that secret.
@@ -14,7 +15,7 @@ use std::{fmt::Write as _, sync::Arc};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Query, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -57,7 +58,7 @@ pub(super) fn router(front: Arc<HttpGateway>) -> Router {
 
 #[derive(Default, Deserialize)]
 struct Entered {
-    /// A key, or (`link`) the secret part of a link.
+    /// The key. Ignored if `link`, the secret part of a one-time link, is not empty.
     #[serde(default)]
     key: String,
     #[serde(default)]
@@ -206,7 +207,8 @@ async fn begin(
     beginning.await.unwrap_or_else(|no| no.answer(&front))
 }
 
-/// Opens a session with an issuer's response. Its state and the tab's secret replace a form token: both work once.
+/// Opens a session with an issuer's response. No form token is needed: the response's state and the tab's secret can
+/// each be used only once.
 async fn finish(State(front): SignIn, headers: HeaderMap, body: String) -> Response {
     let finishing = async {
         own_page(&front, &headers)?;
@@ -263,25 +265,14 @@ fn next(asked: &str) -> String {
 }
 
 fn page(status: StatusCode, kind: &'static str, text: String) -> Response {
-    let headers: [(HeaderName, HeaderValue); 6] = [
-        (
-            header::CONTENT_TYPE,
-            HeaderValue::try_from(format!("{kind}; charset=utf-8")).expect("a kind of this file"),
-        ),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            HeaderValue::from_static(POLICY),
-        ),
-        (
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ),
-        (
-            header::REFERRER_POLICY,
-            HeaderValue::from_static("same-origin"),
-        ),
-        (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    let kind = format!("{kind}; charset=utf-8");
+    let headers = [
+        (header::CONTENT_TYPE, kind.as_str()),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CACHE_CONTROL, "no-store"),
     ];
     (status, headers, text).into_response()
 }

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// Built once, since building it costs as much as a search.
+/// Built once, since building a finder costs as much as a search.
 static TASK_ID: std::sync::LazyLock<Finder<'_>> =
     std::sync::LazyLock::new(|| Finder::new("\"taskId\""));
 
@@ -123,15 +123,16 @@ impl Tasks {
     /// Stores a task that a server has created. Returns the id for the client.
     fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
         let owner = Owner::of(caller);
-        // Requests about it may arrive at another gateway. Requests of a session always arrive here.
-        let is_sought = self.place.is_known() && caller.session.is_none();
+        // Requests about the task may arrive at another gateway, unless they belong to a session, whose requests always
+        // arrive here.
+        let may_arrive_elsewhere = self.place.is_known() && caller.session.is_none();
         let mut inner = self.inner.lock();
         let known = inner.tasks.get(&(owner.clone(), native.into()));
         let id: Arc<str> = match known {
             Some(known) if known.server == *server.key() && *known.native == *native => {
                 return known.id.clone();
             }
-            None if owner != Owner::Bearer && !is_sought => native.into(),
+            None if owner != Owner::Bearer && !may_arrive_elsewhere => native.into(),
             // The id is taken by another server's task, serves as the only proof of ownership, or has to name this
             // gateway.
             _ => self.place.handle(TASK_PREFIX).into(),
@@ -232,7 +233,6 @@ impl Tasks {
         let native = mcp::tasks::created(response, era)?;
         let id = self.add(caller, server, &native);
         if era == caller.era && *id == *native {
-            // Needs no translation.
             return None;
         }
         mcp::tasks::creation(response, era, caller.era, &id)
@@ -270,7 +270,7 @@ impl Tasks {
         );
     }
 
-    /// Drops requests to clients that have waited too long, which cancels the call at the server.
+    /// Drops requests that clients have not answered in time, which cancels the call at the server.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         let all: Vec<Arc<Task>> = self.inner.lock().tasks.values().cloned().collect();

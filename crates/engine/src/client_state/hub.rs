@@ -50,11 +50,11 @@ pub struct Listener {
     pub scope: Scope,
     pub filter: Filter,
     pub outbox: Arc<Outbox>,
-    /// The principal whose share of watched resources it uses.
+    /// The principal whose limit of watched resources applies.
     pub principal: Arc<str>,
-    /// The legacy session, if it is one.
+    /// The legacy session, if the listener is one.
     pub session: Option<Arc<Session>>,
-    /// The id of the `subscriptions/listen` request, if it is one, as JSON text.
+    /// The id of the `subscriptions/listen` request as JSON text, if the listener is such a stream.
     pub tag: Option<Bytes>,
     /// Watched resources: server and native URI → the URI known to the client.
     uris: Mutex<HashMap<(ServerKey, String), String>>,
@@ -74,8 +74,8 @@ impl Listener {
         }
     }
 
-    /// Returns whether it can receive notifications. A session can once it is initialised; a stdio pipe in the modern
-    /// era never can.
+    /// Returns whether the listener can receive notifications. A session can once it is initialised; a stdio pipe in
+    /// the modern era never can.
     fn is_ready(&self) -> bool {
         self.session
             .as_ref()
@@ -127,7 +127,7 @@ struct Watched {
     by_principal: HashMap<Arc<str>, usize>,
 }
 
-/// Decrements a count. Returns whether it was the last.
+/// Decrements a count. Returns whether it is now zero.
 fn decrement<K, Q>(counts: &mut HashMap<K, usize>, key: &Q) -> bool
 where
     K: std::hash::Hash + Eq + std::borrow::Borrow<Q>,
@@ -207,8 +207,8 @@ impl Hub {
         listeners.values().find(own).cloned()
     }
 
-    /// Adds a resource to those watched by a listener. Returns whether it is the first to watch it. `None`: the
-    /// principal has used up its share of `most`.
+    /// Adds a resource to those watched by a listener. Returns whether the listener is the first to watch it. `None`:
+    /// the principal has used up its fair share of the limit `most`.
     pub fn watch(
         &self,
         listener: &Listener,
@@ -257,7 +257,7 @@ impl Hub {
         listener.uris.lock().keys().cloned().collect()
     }
 
-    /// The scopes with listeners, among those that are wanted.
+    /// The scopes that have listeners and for which `wanted` returns true.
     #[must_use]
     pub fn listened(&self, wanted: impl Fn(&Scope) -> bool) -> HashSet<Scope> {
         let mut scopes = HashSet::new();
@@ -270,7 +270,7 @@ impl Hub {
         scopes
     }
 
-    /// Notifies the listeners that see the server of changed lists.
+    /// Notifies the listeners of the scopes selected by `sees` that these lists have changed.
     pub fn lists_changed(&self, kinds: &[ListKind], sees: impl Fn(&Scope) -> bool) {
         let mut frames: Vec<(ListKind, Frame)> = Vec::new();
         for kind in kinds {

@@ -16,14 +16,14 @@ use crate::{
 
 /// The tools of one chat.
 #[derive(Clone, Debug, Default)]
-pub struct Registry {
+pub struct ToolNames {
     functions: Arc<[ToolFunction]>,
     places: HashMap<ExposedName, usize>,
     warnings: Vec<String>,
     missing: Vec<Missing>,
 }
 
-impl Registry {
+impl ToolNames {
     /// Names the tools: servers in configuration order, then native tools.
     pub(crate) fn new(offer: Offer, native: &[Ready]) -> Self {
         let Offer { tools, missing } = offer;
@@ -130,15 +130,19 @@ mod tests {
         raw::Raw,
     };
 
-    fn check(tools: &[(&str, &str)], native: &[&str], expect: &[(&str, &str)], warned: &[&str]) {
-        let tools = tools.iter().map(|(server, tool)| ServerTool {
+    fn tool(server: &str, name: &str) -> ServerTool {
+        ServerTool {
             server: ServerName::parse(server).expect("a name"),
-            native: NativeName::new(*tool),
-            description: format!("{tool} of {server}").into(),
+            native: NativeName::new(name),
+            description: format!("{name} of {server}").into(),
             parameters: Raw::empty_object(),
             response: None,
             has_app: false,
-        });
+        }
+    }
+
+    fn check(tools: &[(&str, &str)], native: &[&str], expect: &[(&str, &str)], warned: &[&str]) {
+        let tools = tools.iter().map(|(server, name)| tool(server, name));
         let native = native.iter().map(|name| {
             NativeTool::new(*name, "", json!({}), |_| async {
                 Ok(NativeOutcome::text(""))
@@ -146,7 +150,7 @@ mod tests {
         });
         let native = ready(native.collect()).expect("native tools");
         let tools: Vec<ServerTool> = tools.collect();
-        let registry = Registry::new(tools.into(), &native);
+        let registry = ToolNames::new(tools.into(), &native);
         let functions = registry.functions().iter();
         let got: Vec<_> = functions
             .map(|one| (one.name.as_str(), one.origin.server()))
@@ -177,7 +181,7 @@ mod tests {
             &[("y", "a"), ("x", "b")],
             &["the servers `a` and `b` both offer the tool `x`: the agent uses the one of `b`"],
         );
-        // The order of configuration decides, not the names.
+        // The configuration order decides which tool wins. The server names do not matter.
         check(
             &[("b", "x"), ("a", "x")],
             &[],
@@ -197,15 +201,8 @@ mod tests {
     #[test]
     fn odd_names_become_legal_and_lead_back() {
         check(&[("a", "x"), ("a", "x")], &[], &[("x", "a")], &[]);
-        let tool = ServerTool {
-            server: ServerName::parse("a").expect("a name"),
-            native: NativeName::new("dotted.name/é"),
-            description: "".into(),
-            parameters: Raw::empty_object(),
-            response: None,
-            has_app: false,
-        };
-        let registry = Registry::new(vec![tool.clone()].into(), &[]);
+        let tool = tool("a", "dotted.name/é");
+        let registry = ToolNames::new(vec![tool.clone()].into(), &[]);
         let function = &registry.functions()[0];
         assert!(
             naming::is_legal(function.name.as_str()),

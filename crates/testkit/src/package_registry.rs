@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::serve::serve;
 
 /// Builds the package for npm and PyPI: an MCP server whose tools return its version.
-const MAKE_SCRIPT: &str = include_str!("registry/make.py");
+const MAKE_SCRIPT: &str = include_str!("package_registry/make.py");
 
 /// A registry with the package [`Registry::PACKAGE`]. Dropping it stops the registry.
 pub struct Registry {
@@ -24,13 +24,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The name of the package, its only program and the server.
+    /// The common name of the package, its only program and its MCP server.
     pub const PACKAGE: &str = "toolwharf-tiny";
 
     /// Starts a registry whose package has no version yet.
-    ///
-    /// # Panics
-    /// If no port is free or no temporary directory can be created.
     pub async fn new() -> Self {
         let folder = Arc::new(tempfile::tempdir().expect("a folder"));
         let served = folder.clone();

@@ -13,12 +13,14 @@ use crate::{
     error::{Error, Result},
     id::{new_id, now},
     project, server,
-    sql::{Doc, Key, Text, execute, row, rows},
+    sql::{Doc, Key, Text, execute, row, rows, table},
 };
+
+table!($, "kb.agent_workspaces", "id, project_id, name, status, image, config, created_at, updated_at");
 
 /// A hosted server.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
-pub struct WorkspaceRow {
+pub struct RegistrationRow {
     /// Contains only `[0-9a-f-]`. Never reused.
     pub id: String,
     /// `None`: it belongs to no project.
@@ -36,7 +38,7 @@ pub struct WorkspaceRow {
 
 /// A new hosted server.
 #[derive(Clone, Copy, Debug)]
-pub struct NewWorkspace<'a> {
+pub struct NewRegistration<'a> {
     pub project: Option<&'a ProjectId>,
     pub name: &'a ServerName,
     pub status: &'a str,
@@ -61,20 +63,18 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if another server of the project or,
     /// without a project, another hosted server without a project has the name.
-    pub async fn workspace_put(&self, new: NewWorkspace<'_>) -> Result<WorkspaceRow> {
-        let mut tx = self.pool.begin().await?;
+    pub async fn registration_put(&self, new: NewRegistration<'_>) -> Result<RegistrationRow> {
+        let mut tx = self.locked(new.project).await?;
         if let Some(project) = new.project {
-            project::lock(&mut tx, project).await?;
-            server::name_is_free(&mut tx, project, new.name).await?;
+            server::name_is_free(&mut tx, server::NOT_HOSTED, project, new.name).await?;
         }
         let row = row!(
             tx,
-            WorkspaceRow,
-            "INSERT INTO kb.agent_workspaces
+            RegistrationRow,
+            query!(returning "INSERT INTO kb.agent_workspaces
                  (id, project_id, name, container_type, status, image, config, created_at, updated_at)
              VALUES ($1, $2, $3, 'mcp_server', $4, $5, $6, $7, $7)
-             ON CONFLICT (COALESCE(project_id, ''), name) WHERE container_type = 'mcp_server' DO NOTHING
-             RETURNING id, project_id, name, status, image, config, created_at, updated_at",
+             ON CONFLICT (COALESCE(project_id, ''), name) WHERE container_type = 'mcp_server' DO NOTHING"),
             Key(&new_id()),
             new.project.map(|project| Key(project.as_str())),
             Key(new.name.as_str()),
@@ -93,17 +93,15 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if it does not exist.
-    pub async fn workspace_get(
+    pub async fn registration_get(
         &self,
         project: Option<&ProjectId>,
         id: &str,
-    ) -> Result<WorkspaceRow> {
+    ) -> Result<RegistrationRow> {
         let row = row!(
             self.pool.read().await?,
-            WorkspaceRow,
-            "SELECT id, project_id, name, status, image, config, created_at, updated_at
-             FROM kb.agent_workspaces
-             WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)",
+            RegistrationRow,
+            query!(select "WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)"),
             Key(id),
             project::scope(project),
         )?;
@@ -111,12 +109,11 @@ impl Store {
     }
 
     /// All hosted servers by age. Not paged, because it is read at start-up (H08).
-    pub async fn workspace_list_all(&self) -> Result<Vec<WorkspaceRow>> {
+    pub async fn registration_list_all(&self) -> Result<Vec<RegistrationRow>> {
         rows!(
             self.pool.read().await?,
-            WorkspaceRow,
-            "SELECT id, project_id, name, status, image, config, created_at, updated_at
-             FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY id",
+            RegistrationRow,
+            query!(select "WHERE container_type = 'mcp_server' ORDER BY id"),
         )
     }
 
@@ -124,19 +121,18 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if it does not exist.
-    pub async fn workspace_set_config(
+    pub async fn registration_set_config(
         &self,
         project: Option<&ProjectId>,
         id: &str,
         image: &str,
         config: &Value,
-    ) -> Result<WorkspaceRow> {
+    ) -> Result<RegistrationRow> {
         let row = row!(
             self.pool.write().await?,
-            WorkspaceRow,
-            "UPDATE kb.agent_workspaces SET image = $3, config = $4, updated_at = $5
-             WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)
-             RETURNING id, project_id, name, status, image, config, created_at, updated_at",
+            RegistrationRow,
+            query!(returning "UPDATE kb.agent_workspaces SET image = $3, config = $4, updated_at = $5
+                 WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)"),
             Key(id),
             project::scope(project),
             Text(image),
@@ -150,25 +146,22 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if it does not exist.
-    pub async fn workspace_set_status(&self, id: &str, status: &str) -> Result<()> {
+    pub async fn registration_set_status(&self, id: &str, status: &str) -> Result<()> {
         let changed = execute!(
             self.pool.write().await?,
             "UPDATE kb.agent_workspaces SET status = $2 WHERE id = $1 AND container_type = 'mcp_server'",
             Key(id),
             Text(status),
         )?;
-        match changed {
-            0 => Err(Error::not_found(KIND, id)),
-            _ => Ok(()),
-        }
+        Error::unless_found(changed, KIND, id)
     }
 
-    /// The last recorded status of a hosted server, and the location of the volumes that cannot move with it (`None`:
+    /// The last recorded status of a hosted server, and the location of its volumes if they are tied to a host (`None`:
     /// not set).
     ///
     /// # Errors
     /// [`Error::NotFound`] if it does not exist.
-    pub async fn workspace_left(&self, id: &str) -> Result<(String, Option<Home>)> {
+    pub async fn registration_left(&self, id: &str) -> Result<(String, Option<Home>)> {
         let mut conn = self.pool.read().await?;
         let row = row!(
             conn,
@@ -190,7 +183,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if the server does not exist.
-    pub async fn workspace_settle(&self, id: &str, home: &Home) -> Result<Home> {
+    pub async fn registration_settle(&self, id: &str, home: &Home) -> Result<Home> {
         let row = row!(
             self.pool.write().await?,
             Home,
@@ -210,18 +203,17 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if it does not exist.
-    pub async fn workspace_delete(
+    pub async fn registration_delete(
         &self,
         project: Option<&ProjectId>,
         id: &str,
-    ) -> Result<WorkspaceRow> {
+    ) -> Result<RegistrationRow> {
         let mut tx = self.pool.begin().await?;
         let row = row!(
             tx,
-            WorkspaceRow,
-            "DELETE FROM kb.agent_workspaces
-             WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)
-             RETURNING id, project_id, name, status, image, config, created_at, updated_at",
+            RegistrationRow,
+            query!(returning "DELETE FROM kb.agent_workspaces
+                 WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)"),
             Key(id),
             project::scope(project),
         )?;

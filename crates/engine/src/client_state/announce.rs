@@ -37,7 +37,7 @@ struct Noted {
     before: Option<Arc<View>>,
     /// Lists that may have changed since.
     kinds: [bool; 4],
-    /// True if an earlier attempt was too early.
+    /// True if an announcement was postponed because servers were still starting.
     deferred: bool,
 }
 
@@ -82,7 +82,7 @@ impl Noted {
         noted
     }
 
-    /// The lists that have changed. `None`: too early to tell.
+    /// The lists that have changed. `None`: unknown, because servers are still starting.
     fn changed(&self, now: Option<&View>) -> Option<Vec<ListKind>> {
         let mut changed = Vec::new();
         for kind in ListKind::ALL {
@@ -93,9 +93,9 @@ impl Noted {
                     if now.is_starting() && !before.is_known() {
                         return None;
                     }
-                    // Requests for lists wait for the start, too. A client with any list has this one.
-                    let is_had = self.deferred && now.knows(kind) && !before.knows(kind);
-                    !is_had && !before.has_same(now, kind)
+                    // List requests wait for the start, too, so a client that has this list has the current version.
+                    let has_current = self.deferred && now.knows(kind) && !before.knows(kind);
+                    !has_current && !before.has_same(now, kind)
                 }
             };
             if differs && self.kinds[kind as usize] {
@@ -142,7 +142,7 @@ impl Announcer {
         }
     }
 
-    /// Announces what is noted. Returns `false` if it is too early for some of it.
+    /// Announces the noted changes. Returns `false` if some have to wait because servers are still starting.
     fn announce(
         &self,
         view: impl Fn(&Scope) -> Option<Arc<View>>,

@@ -318,14 +318,15 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         Origin::Remote(remote) => named("headers", &remote.headers),
         Origin::Launch(launch) => named("env", &launch.env),
     }
-    // The word in use when the first pins were stored.
+    // The word `hosted` was in use when the first pins were stored. It stays, so that their digests remain valid.
     part(match spec.sandbox() {
         Some(_) => "hosted",
         None => spec.origin.transport(),
     });
     match &spec.origin {
         Origin::Remote(remote) => part(&spec.redact(&remote.url)),
-        // Without the sandbox and its id: a server that is registered again counts as the same if the rest is equal.
+        // The digest leaves out the sandbox and its id, so that a server that is registered again counts as unchanged
+        // if the rest is equal.
         Origin::Launch(launch) => {
             part(launch.program.target());
             let args = launch.program.args();

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use crate::{
     loop_detection::LoopDetection,
     projects::Projects,
-    registry,
+    server_files,
     startup::{self, CliOverrides},
 };
 
@@ -85,7 +85,7 @@ impl Live {
     pub async fn has(self: &Arc<Self>, name: &ServerName) -> bool {
         let (this, name) = (self.clone(), name.clone());
         let found = tokio::task::spawn_blocking(move || {
-            let home = registry::home(&this.sources, &name);
+            let home = server_files::home(&this.sources, &name);
             home.is_ok_and(|home| home.is_some())
         });
         found.await.unwrap_or_default()
@@ -155,7 +155,7 @@ impl Live {
     }
 
     async fn take_in(self: &Arc<Self>, seen: &mut Vec<Stamp>) -> Result<(), ConfigError> {
-        // Before the files are read, so that a later change triggers another reload.
+        // The stamps are taken before the files are read, so that a later change triggers another reload.
         *seen = stamps(&self.sources);
         let this = self.clone();
         let loaded =

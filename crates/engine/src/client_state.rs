@@ -1,4 +1,4 @@
-//! The state kept for clients: notifications, calls that wait for their input, tasks and apps.
+//! The state kept for clients: notifications, calls that wait for input of a client, tasks and apps.
 
 pub(crate) mod announce;
 pub(crate) mod apps;

@@ -2,11 +2,9 @@
 
 use model::ProjectId;
 use serde_json::{Value, json};
-use store::{
-    Error, NewEvent, NewSnapshot, NewWorkspace, Page, Result, Seen, Store, WorkspaceRow, new_id,
-};
+use store::{Error, NewEvent, NewRegistration, Page, RegistrationRow, Result, Store, new_id};
 
-use crate::support::{Db, new_server, project, server};
+use crate::support::{Db, new_server, ok, project, seen, server, snapshot};
 
 on_both!(
     hosted_servers,
@@ -21,15 +19,15 @@ on_both!(
     what_happened_to_a_hosted_server,
 );
 
-async fn put(store: &Store, project: Option<&ProjectId>, name: &str) -> Result<WorkspaceRow> {
-    let new = NewWorkspace {
+async fn put(store: &Store, project: Option<&ProjectId>, name: &str) -> Result<RegistrationRow> {
+    let new = NewRegistration {
         project,
         name: &server(name),
         status: "ready",
         image: "docker.io/mcp/time:1",
         config: &json!({"stdio_bridge": true, "text": "Zürich, ☃"}),
     };
-    store.workspace_put(new).await
+    store.registration_put(new).await
 }
 
 /// Runs a statement as another program would, knowing only the tables.
@@ -59,33 +57,27 @@ async fn hosted_servers(db: &Db) {
     for project in [None, Some(&id)] {
         let row = put(store, project, "time").await.unwrap();
         assert_eq!(row.project_id.as_deref(), project.map(ProjectId::as_str));
-        assert_eq!(store.workspace_get(project, &row.id).await.unwrap(), row);
+        assert_eq!(store.registration_get(project, &row.id).await.unwrap(), row);
 
         let config = json!({"restart_policy": "no"});
-        let set = store
-            .workspace_set_config(project, &row.id, "other:2", &config)
-            .await
-            .unwrap();
+        let set = ok(store.registration_set_config(project, &row.id, "other:2", &config)).await;
         assert_eq!((&set.id, &set.name), (&row.id, &row.name));
         assert_eq!((&set.image[..], &set.config), ("other:2", &config));
         assert!(set.updated_at > row.updated_at && set.created_at == row.created_at);
 
-        store
-            .workspace_set_status(&row.id, "stopped")
-            .await
-            .unwrap();
-        let stopped = store.workspace_get(project, &row.id).await.unwrap();
+        ok(store.registration_set_status(&row.id, "stopped")).await;
+        let stopped = store.registration_get(project, &row.id).await.unwrap();
         assert_eq!(
             (&stopped.status[..], stopped.updated_at),
             ("stopped", set.updated_at)
         );
 
-        let gone = store.workspace_delete(project, &row.id).await.unwrap();
+        let gone = store.registration_delete(project, &row.id).await.unwrap();
         assert_eq!(gone, stopped);
-        assert_error!(store.workspace_get(project, &row.id).await, NotFound);
-        assert_error!(store.workspace_delete(project, &row.id).await, NotFound);
-        assert_error!(store.workspace_set_status(&row.id, "x").await, NotFound);
-        let set = store.workspace_set_config(project, &row.id, "x", &config);
+        assert_error!(store.registration_get(project, &row.id).await, NotFound);
+        assert_error!(store.registration_delete(project, &row.id).await, NotFound);
+        assert_error!(store.registration_set_status(&row.id, "x").await, NotFound);
+        let set = store.registration_set_config(project, &row.id, "x", &config);
         assert_error!(set.await, NotFound);
         // The name is free again, and the new server has a different id.
         let again = put(store, project, "time").await.unwrap();
@@ -102,13 +94,10 @@ async fn h01_the_row_of_a_hosted_server(db: &Db) {
             .bytes()
             .all(|byte| matches!(byte, b'a'..=b'f' | b'0'..=b'9' | b'-'))
     );
-    run(
-        db,
-        "UPDATE kb.agent_workspaces SET image = 'seen'
-         WHERE container_type = 'mcp_server' AND name = 'time' AND status = 'ready'",
-    )
-    .await;
-    let row = db.store.workspace_get(None, &row.id).await.unwrap();
+    let change = "UPDATE kb.agent_workspaces SET image = 'seen'
+                  WHERE container_type = 'mcp_server' AND name = 'time' AND status = 'ready'";
+    run(db, change).await;
+    let row = db.store.registration_get(None, &row.id).await.unwrap();
     assert_eq!(row.image, "seen");
 }
 
@@ -121,9 +110,9 @@ async fn a_name_twice(db: &Db) {
             panic!("two of one name");
         };
         assert!(error.to_string().contains("\"time\""), "{error}");
-        assert_eq!(store.workspace_get(project, &row.id).await.unwrap(), row);
+        assert_eq!(store.registration_get(project, &row.id).await.unwrap(), row);
     }
-    assert_eq!(store.workspace_list_all().await.unwrap().len(), 2);
+    assert_eq!(store.registration_list_all().await.unwrap().len(), 2);
 }
 
 async fn a_name_twice_at_once(db: &Db) {
@@ -138,7 +127,7 @@ async fn a_name_twice_at_once(db: &Db) {
             assert_error!(lost, Conflict);
         }
     }
-    assert_eq!(db.store.workspace_list_all().await.unwrap().len(), 20);
+    assert_eq!(db.store.registration_list_all().await.unwrap().len(), 20);
 }
 
 async fn a_name_that_a_server_of_the_project_has(db: &Db) {
@@ -149,7 +138,7 @@ async fn a_name_that_a_server_of_the_project_has(db: &Db) {
     put(store, Some(&other), "time").await.unwrap();
     put(store, None, "time").await.unwrap();
 
-    // The reverse.
+    // In the other direction, a project's server cannot take the name of a registered one.
     put(store, Some(&id), "hosted").await.unwrap();
     assert_error!(store.server_put(&id, &new_server("hosted")).await, Conflict);
     let servers = [new_server("free"), new_server("hosted")];
@@ -157,10 +146,7 @@ async fn a_name_that_a_server_of_the_project_has(db: &Db) {
     let install = store.product_install(&id, "prod", "1", &manifest, &servers);
     assert_error!(install.await, Conflict);
     assert_eq!(store.server_list(&id).await.unwrap().len(), 1);
-    store
-        .server_put(&other, &new_server("hosted"))
-        .await
-        .unwrap();
+    ok(store.server_put(&other, &new_server("hosted"))).await;
 }
 
 async fn hosted_servers_of_two_projects_are_apart(db: &Db) {
@@ -170,14 +156,14 @@ async fn hosted_servers_of_two_projects_are_apart(db: &Db) {
     let nobodys = put(store, None, "time").await.unwrap();
     let config = json!({});
     for id in [&mine.id, &nobodys.id] {
-        assert_error!(store.workspace_get(Some(&b), id).await, NotFound);
-        let set = store.workspace_set_config(Some(&b), id, "x", &config);
+        assert_error!(store.registration_get(Some(&b), id).await, NotFound);
+        let set = store.registration_set_config(Some(&b), id, "x", &config);
         assert_error!(set.await, NotFound);
-        assert_error!(store.workspace_delete(Some(&b), id).await, NotFound);
+        assert_error!(store.registration_delete(Some(&b), id).await, NotFound);
     }
-    let all = store.workspace_list_all().await.unwrap();
+    let all = store.registration_list_all().await.unwrap();
     assert_eq!(all, [mine.clone(), nobodys]);
-    assert_eq!(store.workspace_get(None, &mine.id).await.unwrap(), mine);
+    assert_eq!(store.registration_get(None, &mine.id).await.unwrap(), mine);
 }
 
 async fn hosted_servers_are_listed_by_age(db: &Db) {
@@ -187,7 +173,7 @@ async fn hosted_servers_are_listed_by_age(db: &Db) {
         let owner = (n % 2 == 0).then_some(&id);
         expect.push(put(&db.store, owner, &format!("s{n}")).await.unwrap());
     }
-    assert_eq!(db.store.workspace_list_all().await.unwrap(), expect);
+    assert_eq!(db.store.registration_list_all().await.unwrap(), expect);
 }
 
 async fn a_project_takes_its_hosted_servers_with_it(db: &Db) {
@@ -201,26 +187,17 @@ async fn a_project_takes_its_hosted_servers_with_it(db: &Db) {
     for name in ["a", "b"] {
         store.project_delete(&project(name)).await.unwrap();
     }
-    assert_eq!(store.workspace_list_all().await.unwrap(), [nobodys]);
+    assert_eq!(store.registration_list_all().await.unwrap(), [nobodys]);
 
     // Deleting a server deletes its settings and its snapshot, but not its tool pins.
     let id = db.project("c").await;
     for owner in [None, Some(&id)] {
         let row = put(store, owner, "new").await.unwrap();
-        let (name, seen) = (server("new"), || Seen {
-            tool: "now".to_owned(),
-            digest: "d".to_owned(),
-            definition: "{}".to_owned(),
-            config_digest: "c".to_owned(),
-        });
-        store.pins_seen(owner, &name, &[seen()]).await.unwrap();
-        let snapshot = NewSnapshot {
-            server: &name,
-            config_digest: "c",
-            catalog: "{}",
-        };
-        store.snapshot_put(owner, snapshot).await.unwrap();
-        store.workspace_delete(owner, &row.id).await.unwrap();
+        let name = server("new");
+        let seen = [seen("now", "d", "{}")];
+        store.pins_seen(owner, &name, &seen).await.unwrap();
+        ok(store.snapshot_put(owner, snapshot(&name, "c", "{}"))).await;
+        store.registration_delete(owner, &row.id).await.unwrap();
         assert_eq!(store.pin_list(owner, &name).await.unwrap().len(), 1);
         assert_eq!(store.snapshot_list(owner).await.unwrap(), []);
     }
@@ -238,23 +215,20 @@ async fn rows_of_other_kinds_are_left_alone(db: &Db) {
     )
     .await;
     let mine = put(store, Some(&id), "time").await.unwrap();
-    assert_eq!(store.workspace_list_all().await.unwrap(), [mine]);
+    assert_eq!(store.registration_list_all().await.unwrap(), [mine]);
     for project in [None, Some(&id)] {
-        assert_error!(store.workspace_get(project, "one").await, NotFound);
-        assert_error!(store.workspace_delete(project, "one").await, NotFound);
-        let set = store.workspace_set_config(project, "one", "x", &Value::Null);
+        assert_error!(store.registration_get(project, "one").await, NotFound);
+        assert_error!(store.registration_delete(project, "one").await, NotFound);
+        let set = store.registration_set_config(project, "one", "x", &Value::Null);
         assert_error!(set.await, NotFound);
     }
-    assert_error!(store.workspace_set_status("one", "x").await, NotFound);
+    assert_error!(store.registration_set_status("one", "x").await, NotFound);
     store.project_delete(&id).await.unwrap();
-    // The rows remain, without their project. With another type they become visible.
-    run(
-        db,
-        "UPDATE kb.agent_workspaces SET container_type = 'mcp_server', name = id
-         WHERE container_type = 'agent' AND status = 's' AND project_id IS NULL",
-    )
-    .await;
-    assert_eq!(store.workspace_list_all().await.unwrap().len(), 3);
+    // The rows remain, without their project. Another type makes them visible.
+    let change = "UPDATE kb.agent_workspaces SET container_type = 'mcp_server', name = id
+                  WHERE container_type = 'agent' AND status = 's' AND project_id IS NULL";
+    run(db, change).await;
+    assert_eq!(store.registration_list_all().await.unwrap().len(), 3);
 }
 
 async fn what_happened_to_a_hosted_server(db: &Db) {
@@ -283,10 +257,7 @@ async fn what_happened_to_a_hosted_server(db: &Db) {
     for (row, project) in [(&mine, Some(&id)), (&mine, None), (&other, None)] {
         let (mut seen, mut page) = (Vec::new(), Page::first(10));
         loop {
-            let events = store
-                .event_list(project, Some(&row.id), &page)
-                .await
-                .unwrap();
+            let events = ok(store.event_list(project, Some(&row.id), &page)).await;
             assert!(events.iter().all(|event| event.server == row.id));
             seen.extend(events.iter().map(|event| event.detail.clone()));
             let Some(last) = events.last().filter(|_| events.len() == 10) else {
@@ -303,6 +274,6 @@ async fn what_happened_to_a_hosted_server(db: &Db) {
     };
     assert_eq!(list(Some(&id), &other.id).await, []);
     assert_eq!(list(None, &new_id()).await, []);
-    store.workspace_delete(None, &other.id).await.unwrap();
+    store.registration_delete(None, &other.id).await.unwrap();
     assert_eq!(list(None, &other.id).await.len(), 25);
 }

@@ -240,7 +240,7 @@ fn taken(sources: &Sources) -> HashMap<String, &Path> {
     taken
 }
 
-/// Removes those of these servers whose entries are unchanged, and returns their names.
+/// Removes the given servers whose entries are unchanged, and returns their names.
 ///
 /// # Errors
 /// [`Error`]
@@ -256,7 +256,7 @@ pub(crate) fn remove_unchanged(
             source,
         })?;
         let mut found = HashSet::new();
-        // The first file with a name is its home.
+        // Only the first file that contains a name declares the server.
         for (name, entry) in &there {
             if left.remove(name.as_str()).is_some_and(|it| it == entry) {
                 found.insert(name.as_str());
@@ -280,11 +280,11 @@ fn accept(
     entry: &Value,
 ) -> Result<Accepted, Rejected> {
     if restored(entry.clone(), None).is_err() {
-        let why = "it contains masked values (`•••`) instead of secrets: export it with its values";
+        let why = "it contains masked values (`•••`) instead of secrets: export the entry with its secrets";
         return Err(Rejected::Refused(why.to_owned()));
     }
     if let Some(there) = taken.get(name.as_str()) {
-        let why = format!("it is in {} already", there.display());
+        let why = format!("{} already has a server with this name", there.display());
         return Err(Rejected::Refused(why));
     }
     let (spec, lacks) = match check_entry(file, name, entry, &startup::env) {
