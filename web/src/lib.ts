@@ -1,4 +1,6 @@
-// Shared helpers of the pages: class names, and formatting of times and sizes.
+// Shared helpers of the pages: class names, formatting of times and sizes, and values outside of components.
+import { useSyncExternalStore } from "react";
+
 export function cx(...names: (string | number | false | null | undefined)[]): string {
   return names.filter(Boolean).join(" ");
 }
@@ -50,4 +52,18 @@ export async function copy(text: string): Promise<boolean> {
   } catch {
     return false;
   }
+}
+
+/** A value outside of components that components can show. */
+export function store<T>(value: T) {
+  const listeners = new Set<() => void>();
+  const listen = (listener: () => void) => (listeners.add(listener), () => void listeners.delete(listener));
+  return {
+    get: () => value,
+    set(next: T) {
+      value = next;
+      listeners.forEach((listener) => listener());
+    },
+    use: () => useSyncExternalStore(listen, () => value),
+  };
 }

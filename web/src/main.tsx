@@ -3,7 +3,6 @@ import "./app.css";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { setNonce } from "get-nonce";
-import { Tooltip } from "radix-ui";
 import { createRoot } from "react-dom/client";
 
 import { ApiError } from "./api/client";
@@ -33,8 +32,6 @@ function signInWithKey(): boolean {
 
 if (!signInWithKey()) createRoot(document.getElementById("root")!).render(
   <QueryClientProvider client={client}>
-    <Tooltip.Provider delayDuration={350}>
-      <RouterProvider router={makeRouter(client)} />
-    </Tooltip.Provider>
+    <RouterProvider router={makeRouter(client)} />
   </QueryClientProvider>,
 );

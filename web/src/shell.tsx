@@ -8,11 +8,10 @@ import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 import { signOut } from "./api/client";
 import { follow, useLiveness } from "./api/live";
 import { cx } from "./lib";
-import { Button } from "./ui/button";
 import { setTheme, theme, useIsWide, type Theme } from "./ui/media";
 import { AskOutside } from "./ui/outside";
-import { attempt, Menu, Toasts } from "./ui/overlay";
-import { Empty, Failure } from "./ui/parts";
+import { attempt, Menu, Modal, Toasts } from "./ui/overlay";
+import { Button, Empty, Failure } from "./ui/parts";
 import { SCROLL_ID } from "./ui/rows";
 
 const loadPalette = () => import("./palette");
@@ -72,24 +71,19 @@ export function Shell() {
           <Brand />
           <span className="flex-1" />
           <Button look="quiet" aria-label="Search everything" icon={<Search />} onClick={search} />
-          <D.Root open={menu} onOpenChange={setMenu}>
-            <D.Portal>
-              <D.Overlay className="fixed inset-0 z-40 bg-black/45" />
-              <D.Content aria-describedby={undefined} className="fixed inset-y-0 left-0 z-50 flex w-64 flex-col border-r border-edge bg-side shadow-2xl outline-none">
-                <div className="flex items-center justify-between pr-2">
-                  <D.Title asChild>
-                    <div>
-                      <Brand />
-                    </div>
-                  </D.Title>
-                  <D.Close asChild>
-                    <Button look="quiet" aria-label="Close the menu" icon={<X />} />
-                  </D.Close>
+          <Modal open={menu} onOpenChange={setMenu} aria-describedby={undefined} className="inset-y-0 left-0 flex w-64 flex-col border-r bg-side">
+            <div className="flex items-center justify-between pr-2">
+              <D.Title asChild>
+                <div>
+                  <Brand />
                 </div>
-                <Side search={() => (setMenu(false), search())} />
-              </D.Content>
-            </D.Portal>
-          </D.Root>
+              </D.Title>
+              <D.Close asChild>
+                <Button look="quiet" aria-label="Close the menu" icon={<X />} />
+              </D.Close>
+            </div>
+            <Side search={() => (setMenu(false), search())} />
+          </Modal>
         </header>
       )}
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">

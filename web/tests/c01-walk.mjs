@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 
-import { assert, run, url } from "./support.mjs";
+import { assert, fill, run, url } from "./support.mjs";
 
 const began = performance.now();
 const file = join(dirname(process.env.TOOLWHARF_ANSWERS), ".cursor/mcp.json");
@@ -22,8 +22,7 @@ await run(async (open) => {
   // A tool of a running server.
   await nav.getByRole("link", { name: "Tools" }).click();
   await page.getByRole("list", { name: "Tools" }).getByRole("link", { name: "echo" }).first().click();
-  await page.getByLabel(/^message/).fill("Hello, wharf");
-  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await fill(page, [[/^message/, "Hello, wharf"]], "Run");
   await page.getByRole("region", { name: "Run" }).getByText("Echo: Hello, wharf").waitFor();
   await seen("2-tool");
 
@@ -44,8 +43,7 @@ await run(async (open) => {
   await main.getByText("process", { exact: true }).first().waitFor();
   await seen("5-installed");
   await main.getByRole("link", { name: "calculate" }).first().click();
-  await page.getByLabel(/^expression/i).fill("6 * 7");
-  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await fill(page, [[/^expression/i, "6 * 7"]], "Run");
   await page.getByRole("region", { name: "Run" }).getByText("42").first().waitFor();
   await seen("6-its-tool");
 

@@ -1,20 +1,17 @@
 // A server crashes, is restarted, and fails to start: the page shows each within a second, with the reason and the output.
-import { api, assert, call, run, signIn } from "./support.mjs";
+import { api, assert, call, visit } from "./support.mjs";
 
 /** Time limit from the change in the gateway until the page shows it. */
 const LATE_MS = 1_000;
 
-await run(async (open) => {
-  const page = await open();
-  await signIn(page, "/servers");
+await visit("/servers", async (page, { open }) => {
   const row = page.getByRole("list", { name: "Servers" }).getByRole("listitem").filter({ hasText: "fragile" });
   await row.getByText("Running").waitFor();
 
   // The server exits: the events say why, and it runs again.
   await call("fragile", "crash");
   await row.getByText("Running").waitFor();
-  const one = await open();
-  await signIn(one, "/servers/fragile?tab=logs");
+  const one = await open("/servers/fragile?tab=logs");
   await one.getByRole("log").getByText("fragile says hello").first().waitFor();
 
   // Stopped manually over the API: measured from the response until the page shows it.

@@ -1,9 +1,7 @@
 // A tool is run from its form, asks for input, sends progress, and returns an image, structured content and links.
-import { apps, assert, run, signIn, url } from "./support.mjs";
+import { apps, assert, fill, url, visit, write } from "./support.mjs";
 
-await run(async (open) => {
-  const page = await open();
-  await signIn(page, "/tools");
+await visit("/tools", async (page, { answer }) => {
   const search = page.getByRole("searchbox", { name: "Search tools" });
   const choose = async (tool) => {
     await search.fill(tool);
@@ -11,32 +9,24 @@ await run(async (open) => {
     await page.getByRole("heading", { level: 2, name: tool, exact: true }).waitFor();
   };
   const start = () => page.getByRole("button", { name: "Run", exact: true }).click();
-  const answer = page.getByRole("region", { name: "Run" });
 
   // A missing argument is shown at its field, and nothing is sent.
   await choose("get-sum");
   await start();
   await page.getByText("is required").first().waitFor();
-  await page.getByLabel(/^a \*/).fill("19");
-  await page.getByLabel(/^b \*/).fill("23");
-  await start();
+  await fill(page, [[/^a \*/, "19"], [/^b \*/, "23"]], "Run");
   await answer.getByText("The sum of 19 and 23 is 42.").waitFor();
 
   // The same as JSON.
   await page.getByRole("button", { name: "JSON", exact: true }).click();
   const editor = page.getByRole("textbox", { name: "Arguments" });
   assert.match(await editor.innerText(), /"a": 19/);
-  await editor.click();
-  await page.keyboard.press("ControlOrMeta+a");
-  await page.keyboard.press("Backspace");
-  await page.keyboard.insertText('{"a": 1, "b": 2}');
+  await write(page, editor, '{"a": 1, "b": 2}');
   await start();
   await answer.getByText("The sum of 1 and 2 is 3.").waitFor();
 
   await choose("trigger-long-running-operation");
-  await page.getByLabel("duration").fill("2");
-  await page.getByLabel("steps").fill("4");
-  await start();
+  await fill(page, [["duration", "2"], ["steps", "4"]], "Run");
   await answer.getByRole("progressbar").waitFor();
   await answer.getByText(/[1-4] of 4/).waitFor();
   await answer.getByText("Long running operation completed").waitFor();
@@ -84,10 +74,8 @@ await run(async (open) => {
   await answer.getByRole("alertdialog", { name: "The App wants to open a page" }).getByRole("button", { name: "Refuse" }).click();
 
   await choose("trigger-sampling-request");
-  await page.getByLabel(/^prompt/).fill("What is a wharf?");
-  await start();
+  await fill(page, [[/^prompt/, "What is a wharf?"]], "Run");
   await answer.getByText("What is a wharf?").first().waitFor();
-  await answer.getByLabel("Answer").fill("A place where ships are unloaded.");
-  await answer.getByRole("button", { name: "Answer" }).click();
+  await fill(answer, [["Answer", "A place where ships are unloaded."]], "Answer");
   await answer.getByText("A place where ships are unloaded.").first().waitFor();
 });

@@ -1,18 +1,15 @@
 // A call is saved and repeated. Copied as curl and as a command, it returns the same result.
 import { execFileSync } from "node:child_process";
 
-import { assert, run, signIn } from "./support.mjs";
+import { assert, visit } from "./support.mjs";
 
-await run(async (open) => {
-  const page = await open(undefined, { permissions: ["clipboard-read", "clipboard-write"] });
-  await signIn(page, "/tools?server=everything&tool=echo");
+await visit("/tools?server=everything&tool=echo", async (page, { answer }) => {
   const said = "it's a \"wharf\" $HOME `id` \\";
   await page.getByLabel(/^message/).fill(said);
   await page.getByRole("button", { name: "Save this call" }).click();
   await page.reload();
   const kept = page.getByRole("list", { name: "Saved calls" });
   await kept.getByRole("button", { name: "Run it again" }).click();
-  const answer = page.getByRole("region", { name: "Run" });
   await answer.getByText(`Echo: ${said}`).waitFor();
   assert.equal(await page.getByLabel(/^message/).inputValue(), said);
 
@@ -26,4 +23,4 @@ await run(async (open) => {
     const printed = execFileSync("sh", ["-c", command], { encoding: "utf8" });
     assert.equal(reads(printed), `Echo: ${said}`, command);
   }
-});
+}, { permissions: ["clipboard-read", "clipboard-write"] });

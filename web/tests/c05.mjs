@@ -1,11 +1,10 @@
 // Calls are filtered, charted and shown live. One is opened with its bodies and replayed.
-import { api, assert, call, run, signIn } from "./support.mjs";
+import { api, assert, call, run } from "./support.mjs";
 
 await run(async (open) => {
   for (let b = 0; b < 30; b++) await call("everything", "get-sum", { a: 1, b });
   await call("everything", "get-sum", { a: "no number", b: 1 });
-  const page = await open();
-  await signIn(page, "/calls");
+  const page = await open("/calls");
   await page.getByRole("img", { name: /Calls over time: 31/ }).locator("canvas").waitFor();
   const rows = page.getByRole("list", { name: "Calls" }).getByRole("listitem");
   await rows.first().waitFor();

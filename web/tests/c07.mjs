@@ -1,12 +1,9 @@
 // From the built-in catalogue to a tool call: a server is shown, tried in its sandbox, reviewed and switched on.
-import { api, assert, call, run, signIn, url } from "./support.mjs";
+import { api, assert, call, url, visit } from "./support.mjs";
 
-await run(async (open) => {
-  const page = await open();
-  await signIn(page, "/install");
+await visit("/install", async (page, { dialog }) => {
   await page.getByPlaceholder("Search the registries").fill("time zones");
   await page.getByRole("button", { name: /dev\.toolwharf\/time/ }).click();
-  const dialog = page.getByRole("dialog");
   await dialog.getByText("mcp-server-time").waitFor();
   await dialog.getByRole("button", { name: "Install and try it" }).click();
   // The package is fetched, verified and run in a sandbox.

@@ -2,18 +2,15 @@
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 
-import { assert, run, signIn } from "./support.mjs";
+import { assert, visit } from "./support.mjs";
 
 const file = join(dirname(process.env.TOOLWHARF_ANSWERS), ".cursor/mcp.json");
+const before = readFileSync(file);
 
-await run(async (open) => {
-  const before = readFileSync(file);
-  const page = await open();
-  await signIn(page, "/connect");
+await visit("/connect", async (page, { dialog }) => {
   const cursor = page.getByRole("listitem").filter({ hasText: "Cursor" });
   await cursor.getByText("not connected").waitFor();
   await cursor.getByRole("button", { name: "Connect" }).click();
-  const dialog = page.getByRole("dialog");
   await dialog.getByText('"toolwharf": {').waitFor();
   // Nothing is written before confirmation.
   assert.deepEqual(readFileSync(file), before);

@@ -1,13 +1,11 @@
 // Entries from each kind of source are edited as a form and as JSON: the change is previewed, and errors are shown at their fields.
 import { readFileSync } from "node:fs";
 
-import { api, assert, run, signIn } from "./support.mjs";
+import { api, assert, visit, write } from "./support.mjs";
 
 const file = process.env.TOOLWHARF_ANSWERS.replace("answers.json", "mcp.json");
 
-await run(async (open) => {
-  const page = await open();
-  const dialog = page.getByRole("dialog");
+await visit("/servers/notes?tab=configuration", async (page, { dialog }) => {
   const review = () => page.getByRole("button", { name: "Review" }).click();
   const saved = async () => {
     await dialog.getByRole("button", { name: "Save" }).click();
@@ -16,7 +14,6 @@ await run(async (open) => {
   };
 
   // An entry of the configuration file, as a form.
-  await signIn(page, "/servers/notes?tab=configuration");
   const form = page.locator("form#entry");
   await form.getByLabel("timeout").fill("-5");
   await review();
@@ -34,17 +31,14 @@ await run(async (open) => {
   // As JSON. Errors from the gateway are shown with their location.
   await page.getByRole("button", { name: "JSON", exact: true }).click();
   const editor = page.getByRole("textbox", { name: "Entry of this server" });
-  const write = async (entry) => {
-    await editor.click();
-    await page.keyboard.press("ControlOrMeta+a");
-    await page.keyboard.press("Backspace");
-    await page.keyboard.insertText(JSON.stringify(entry));
+  const change = async (entry) => {
+    await write(page, editor, JSON.stringify(entry));
     await review();
   };
   const entry = (await api("GET", "/mcp/servers/notes/entry")).body.entry;
-  await write({ ...entry, args: ["a", 1] });
+  await change({ ...entry, args: ["a", 1] });
   await page.getByText("/args/1").first().waitFor();
-  await write({ ...entry, timeout: 8000 });
+  await change({ ...entry, timeout: 8000 });
   await saved();
   assert.ok(readFileSync(file, "utf8").includes("8000"));
 

@@ -1,12 +1,9 @@
 // Shows who is signed in to a server, with which scopes and until when; signs out and in again.
-import { api, assert, run, signIn } from "./support.mjs";
+import { api, assert, visit } from "./support.mjs";
 
 const login = async () => (await api("GET", "/mcp/servers/files/login")).body;
 
-await run(async (open) => {
-  const page = await open();
-  await signIn(page, "/servers/files?tab=sign-in");
-  const main = page.getByRole("main");
+await visit("/servers/files?tab=sign-in", async (page, { main }) => {
   await main.getByText("signed in", { exact: true }).waitFor();
   await main.getByText("files:read").waitFor();
   await main.getByText("Token expires").waitFor();

@@ -1,10 +1,7 @@
 // A server writes ten thousand lines per second: the log is followed, searched and paused smoothly, with bounded memory.
-import { assert, frames, p95, run, signIn } from "./support.mjs";
+import { assert, frames, p95, visit } from "./support.mjs";
 
-await run(async (open) => {
-  const page = await open();
-  await signIn(page, "/servers/chatty?tab=logs");
-  const log = page.getByRole("log");
+await visit("/servers/chatty?tab=logs", async (page, { log }) => {
   await log.getByText(/line \d+/).first().waitFor();
   const lines = async () => Number((await page.getByText(/[\d,.]+K? lines$/).innerText()).replace(/[^\d.]/g, "")) || 0;
   const nodes = () => log.evaluate((node) => node.querySelectorAll("[data-index]").length);

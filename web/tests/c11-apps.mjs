@@ -1,13 +1,9 @@
 // Hostile Apps try every way out of the sandbox, and none works. A forbidden listener counts its visitors.
-import { assert, run, SCREENS, signIn, url } from "./support.mjs";
+import { assert, run, SCREENS, signIn, url, watch } from "./support.mjs";
 
 await run(async (open) => {
-  const page = await open({ ...SCREENS[1] }, { isAttacked: true });
-  await page.addInitScript(() => {
-    window.harmed = [];
-    addEventListener("message", ({ data }) => data === "harm" && window.harmed.push(data));
-    window.alert = (what) => window.harmed.push(what);
-  });
+  const page = await open(undefined, { screen: SCREENS[1], isAttacked: true });
+  await watch(page);
   let popups = 0;
   page.context().on("page", () => popups++);
   await signIn(page, "/tools?of=hostile");

@@ -1,12 +1,9 @@
 // Hostile names, descriptions, results and logs stay text, and no request goes to another host (`support.mjs` checks both).
-import { assert, run, signIn } from "./support.mjs";
+import { assert, run, signIn, watch } from "./support.mjs";
 
 await run(async (open) => {
   const page = await open();
-  await page.addInitScript(() => {
-    window.harmed = [];
-    window.alert = (what) => window.harmed.push(what);
-  });
+  await watch(page);
   await signIn(page, "/tools?of=hostile");
   const list = page.getByRole("list", { name: "Tools" });
   await list.getByText("<img src=x onerror=alert(1)>").first().waitFor();

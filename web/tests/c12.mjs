@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 import { compare } from "./pictures.mjs";
-import { api, assert, call, run, SCREENS, signIn, url } from "./support.mjs";
+import { api, assert, call, find, run, SCREENS, url } from "./support.mjs";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const soak = process.env.TOOLWHARF_SOAK === "1";
@@ -39,8 +39,7 @@ await run(async (open) => {
   const all = [];
   // Only two of the four combinations in a short run.
   for (const screen of soak ? SCREENS : [SCREENS[0], SCREENS[3]]) {
-    const page = await open(screen);
-    await signIn(page);
+    const page = await open("/servers", { screen });
     for (const [path, text] of Object.entries(pages)) {
       const name = `${screen.name} ${path.replace(id, "CALL")}`;
       await page.goto(url + path);
@@ -60,8 +59,7 @@ await run(async (open) => {
   assert.deepEqual(all, []);
 
   // Without a mouse: a server is found, restarted and opened; a tool is run.
-  const page = await open();
-  await signIn(page);
+  const page = await open("/servers");
   const everything = page.getByRole("list", { name: "Servers" }).getByRole("listitem").filter({ hasText: "everything" });
   await everything.getByText("Running").waitFor();
   await page.keyboard.press("/");
@@ -72,18 +70,10 @@ await run(async (open) => {
   await page.keyboard.press("Enter");
   await page.waitForURL(`${url}/servers/everything`);
   const before = (await api("GET", "/mcp/servers/everything")).body.starts;
-  await page.keyboard.press("Control+k");
-  await page.getByRole("combobox", { name: "Search everything" }).waitFor();
-  await page.keyboard.type("restart everything");
-  await page.getByRole("option", { name: "Restart everything" }).waitFor();
-  await page.keyboard.press("Enter");
+  await find(page, "restart everything", "Restart everything");
   await page.getByText("everything is restarted.").waitFor();
   assert.ok((await api("GET", "/mcp/servers/everything")).body.starts > before);
-  await page.keyboard.press("Control+k");
-  await page.getByRole("combobox", { name: "Search everything" }).waitFor();
-  await page.keyboard.type("get-sum");
-  await page.getByRole("option", { name: /get-sum/ }).waitFor();
-  await page.keyboard.press("Enter");
+  await find(page, "get-sum", /get-sum/);
   await page.getByRole("heading", { level: 2, name: "get-sum" }).waitFor();
   const field = page.getByLabel(/^a \*/);
   await field.waitFor();

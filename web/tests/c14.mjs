@@ -1,17 +1,9 @@
 // A chat with a table, code, an image and usage. A reload during a turn keeps the conversation, which can be continued.
-import { assert, run, signIn, url } from "./support.mjs";
+import { assert, say, url, visit } from "./support.mjs";
 
-await run(async (open) => {
-  const page = await open(undefined, { permissions: ["clipboard-read", "clipboard-write"] });
-  await signIn(page, "/chat");
-  const box = page.getByRole("textbox", { name: "Message" });
+await visit("/chat", async (page, { log }) => {
   await page.locator("#servers").getByText("everything").waitFor();
-  const say = async (text) => {
-    await box.fill(text);
-    await page.keyboard.press("Enter");
-  };
-  const log = page.getByRole("log");
-  await say("Compare two ports");
+  await say(page, "Compare two ports");
   await log.getByRole("cell", { name: "Rotterdam" }).waitFor();
   assert.equal(await log.getByRole("columnheader").count(), 2);
   await log.getByRole("link", { name: "a source" }).waitFor();
@@ -23,7 +15,7 @@ await run(async (open) => {
   await log.getByText(/tokens read/).waitFor();
   await page.getByRole("button", { name: "Send" }).waitFor();
 
-  await say("Show me the logo");
+  await say(page, "Show me the logo");
   await log.getByText("get-tiny-image").first().waitFor();
   await log.getByText("There it is.").waitFor();
   await page.getByRole("button", { name: "Send" }).waitFor();
@@ -34,7 +26,7 @@ await run(async (open) => {
   await log.getByText("Show me the logo").waitFor();
 
   // A server asks for input during a turn: the user answers in the page, and the turn continues.
-  await say("Ask me who I am");
+  await say(page, "Ask me who I am");
   await log.getByText("The server asks you").waitFor();
   await log.getByLabel(/^(name|String)/i).first().fill("Ada");
   await log.getByRole("button", { name: "Answer" }).click();
@@ -45,7 +37,7 @@ await run(async (open) => {
   await page.getByRole("button", { name: "Send" }).waitFor();
 
   // A tool's App is shown while the tool runs, and again after a reload. Its message is put into the input field.
-  await say("What time is it?");
+  await say(page, "What time is it?");
   const app = log.frameLocator("iframe").frameLocator("iframe");
   await app.getByText(/20\d\d-\d\d-\d\dT/).first().waitFor();
   await log.getByText("Late.").waitFor();
@@ -57,12 +49,12 @@ await run(async (open) => {
   await page.waitForFunction(() => document.querySelector("#message").value !== "");
 
   // During a turn.
-  await say("Tell me a lot");
+  await say(page, "Tell me a lot");
   await log.getByText("word word").first().waitFor();
   await page.reload();
   await log.getByText("Tell me a lot").waitFor();
   await log.getByText("There it is.").waitFor();
-  await say("Go on");
+  await say(page, "Go on");
   await log.getByText("Back again.").waitFor();
 
   // Another conversation, and back; then it is removed.
@@ -75,4 +67,4 @@ await run(async (open) => {
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await list.getByText("No conversations yet.").waitFor();
   await page.waitForURL(`${url}/chat`);
-});
+}, { permissions: ["clipboard-read", "clipboard-write"] });

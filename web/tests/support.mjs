@@ -1,7 +1,7 @@
 // The browser for console tests: Debian's Chromium, driven by Playwright. `crates/toolwharf/tests/console` starts the gateway
 // and passes its address in the environment.
 import assert from "node:assert/strict";
-import { mkdirSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 
 import { chromium } from "playwright-core";
 
@@ -25,12 +25,15 @@ export const SCREENS = [
 /** The origin for Apps. */
 export const apps = (await (await fetch(url)).text()).match(/name="apps-origin" content="([^"]*)"/)?.[1];
 
-/** Runs a test with a browser. Policy violations and script errors fail the test. */
+/**
+ * Runs a test with a browser. Policy violations and script errors fail the test. It opens pages with `open`: signed in, if
+ * it passes a path.
+ */
 export async function run(test) {
   const browser = await chromium.launch(launchOptions);
   const pages = [];
   const complaints = [];
-  const open = async (screen = SCREENS[3], { isAttacked = false, ...options } = {}) => {
+  const open = async (path, { screen = SCREENS[3], isAttacked = false, ...options } = {}) => {
     const context = await browser.newContext({ viewport: screen.viewport, colorScheme: screen.colorScheme, ...options });
     const page = await context.newPage();
     page.setDefaultTimeout(PATIENCE_MS);
@@ -44,6 +47,7 @@ export async function run(test) {
       if (!to.startsWith(url) && !to.startsWith(`${apps}/`) && !to.startsWith("data:") && !to.startsWith("blob:")) complaints.push(`asked ${to}`);
     });
     pages.push(page);
+    if (path) await signIn(page, path);
     return page;
   };
   try {
@@ -63,12 +67,66 @@ export async function run(test) {
   }
 }
 
+/** Runs a test that begins on one page, signed in. It gets the parts of the page that tests refer to, too. */
+export const visit = (path, test, options) =>
+  run(async (open) => {
+    const page = await open(path, options);
+    const [main, dialog, log] = ["main", "dialog", "log"].map((role) => page.getByRole(role));
+    await test(page, { open, main, dialog, log, answer: page.getByRole("region", { name: "Run" }) });
+  });
+
 /** Signs in with the administrator key. */
 export async function signIn(page, path = "/servers") {
   await page.goto(`${url}/sign-in?next=${encodeURIComponent(path)}`);
   await page.fill("#key", token);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForURL(`${url}${path}`);
+}
+
+/** Fills in fields, given by their labels, and presses a button. */
+export async function fill(where, fields, button) {
+  for (const [label, value] of fields) await where.getByLabel(label).fill(value);
+  await where.getByRole("button", { name: button, exact: true }).click();
+}
+
+/** Replaces the text of an editor. */
+export async function write(page, editor, text) {
+  await editor.click();
+  await page.keyboard.press("ControlOrMeta+a");
+  await page.keyboard.press("Backspace");
+  await page.keyboard.insertText(text);
+}
+
+/** Finds something with ⌘K, without a mouse, and chooses it. */
+export async function find(page, words, name) {
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Search everything" }).waitFor();
+  await page.keyboard.type(words);
+  await page.getByRole("option", { name }).first().waitFor();
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+}
+
+/** Says something to the agent on the page of the chat. */
+export async function say(page, text) {
+  await page.getByRole("textbox", { name: "Message" }).fill(text);
+  await page.keyboard.press("Enter");
+}
+
+/** Records in `window.harmed` what a hostile text achieves in the page. */
+export const watch = (page) =>
+  page.addInitScript(() => {
+    window.harmed = [];
+    addEventListener("message", ({ data }) => data === "harm" && window.harmed.push(data));
+    window.alert = (what) => window.harmed.push(what);
+  });
+
+/** Changes the definitions of the server `index`: replaces each text with the one after it. */
+export async function redefine(...changes) {
+  const file = process.env.TOOLWHARF_ANSWERS;
+  const text = changes.reduce((text, [from, to]) => text.replace(from, to), readFileSync(file, "utf8"));
+  writeFileSync(file, text);
+  await api("POST", "/mcp/servers/index/restart");
 }
 
 /** Sends an API request directly. */

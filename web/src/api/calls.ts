@@ -1,7 +1,7 @@
 // Recorded calls: lists, statistics over time, and single calls with their bodies.
-import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { infiniteQueryOptions, keepPreviousData, queryOptions, useQuery } from "@tanstack/react-query";
 
-import { api, get, ok, type Call } from "./client";
+import { api, ok, type Call } from "./client";
 
 export type Status = Call["status"];
 export const STATUSES: Status[] = ["ok", "tool_error", "error", "timeout", "cancelled", "open", "unknown"];
@@ -37,16 +37,13 @@ export const calls = (filter: Filter) =>
     getNextPageParam: (page) => page.next ?? undefined,
   });
 
-export type Figures = { calls: number; errors: number; p50_us?: number | null; p95_us?: number | null };
-export type Statistics = Figures & { bucket_seconds?: number; buckets: (Figures & { start: string })[]; servers?: (Figures & { server: string; project?: string | null })[] };
-
 export const statistics = (filter: Filter) =>
   queryOptions({
     queryKey: ["calls", "statistics", filter],
     placeholderData: keepPreviousData,
     refetchInterval: 5_000,
     retry: false,
-    queryFn: ({ signal }) => get<Statistics>(`/api/v1/calls/statistics?${new URLSearchParams({ ...asked(filter), buckets: "60" })}`, signal),
+    queryFn: ({ signal }) => ok(api.GET("/api/v1/calls/statistics", { params: { query: { ...asked(filter), buckets: 60 } }, signal })),
   });
 
 export const call = (id: string) =>
@@ -58,8 +55,18 @@ export const call = (id: string) =>
 
 /** Returns whether a new call matches the filter. */
 export const fits = (call: Call, filter: Filter) =>
-  (!filter.server || call.server === filter.server) &&
-  (!filter.tool || call.tool === filter.tool) &&
-  (!filter.project || call.project === filter.project) &&
-  (!filter.status || call.status === filter.status) &&
-  (!filter.caller || call.caller === filter.caller);
+  (["server", "tool", "project", "status", "caller"] as const).every((key) => !filter[key] || call[key] === filter[key]);
+
+/** Replaces a caller `key:ID` by the key's name, because records contain only ids. Other callers stay unchanged. */
+export function useCallerNames(): (caller: string) => string {
+  const { data } = useQuery({
+    queryKey: ["keys", "names"],
+    staleTime: 60_000,
+    retry: false,
+    queryFn: async ({ signal }) => {
+      const { keys } = await ok(api.GET("/api/v1/keys", { params: { query: { limit: 1000 } }, signal }));
+      return new Map(keys.map((key) => [`key:${key.id}`, key.name]));
+    },
+  });
+  return (caller) => data?.get(caller) ?? caller;
+}

@@ -1,11 +1,12 @@
 // The REST API, typed by docs/openapi.json. A session needs the browser's cookie and a page secret. Browsers send the cookie to every
 // port of this host. The secret is in this origin's storage, which only pages of this origin can read.
+import { useQueryClient } from "@tanstack/react-query";
 import createClient from "openapi-fetch";
 
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
-/** `seen`: when this page received the data, in milliseconds since 1970. Its waits and ages count from then. */
+/** `seen`: when this page received the data, in milliseconds since 1970. Wait times and ages in it are relative to that moment. */
 export type Server = Schemas["Server"] & { seen?: number };
 export type Tool = Schemas["Tool"];
 export type Call = Schemas["Call"];
@@ -39,7 +40,7 @@ export function signIn(): never {
 }
 
 export const api = createClient<paths>({ baseUrl: location.origin });
-// Read for each request: another tab may have signed in or out.
+// The secret is read for each request, because another tab may have signed in or out.
 api.use({
   onRequest({ request }) {
     for (const [name, value] of Object.entries(credentials())) request.headers.set(name, value);
@@ -59,41 +60,23 @@ type Answer<T> = { data?: T; error?: unknown; response: Response };
 
 /** Returns the body of a response, or throws an `ApiError`. */
 export async function ok<T>(asked: Promise<Answer<T>>): Promise<T> {
-  let answer: Answer<T>;
-  try {
-    answer = await asked;
-  } catch (error) {
+  const answer = await asked.catch((error: unknown) => {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError("Toolwharf does not answer. Is `toolwharf serve` still running?", 0);
-  }
+  });
   if (answer.response.status === 401) signIn();
-  if (!answer.response.ok) throw problem(answer.response.status, answer.error);
-  return answer.data as T;
+  if (answer.response.ok) return answer.data as T;
+  const problem = answer.error as Schemas["Problem"] | undefined;
+  const said = typeof problem === "object" && problem ? (problem.detail ?? problem.title) : undefined;
+  throw new ApiError(said ?? `The gateway answered ${answer.response.status}.`, answer.response.status, problem);
 }
 
-export function problem(status: number, body: unknown): ApiError {
-  const detail = body as Schemas["Problem"] | undefined;
-  const said = typeof detail === "object" && detail ? (detail.detail ?? detail.title) : undefined;
-  return new ApiError(said ?? `The gateway answered ${status}.`, status, detail);
-}
-
-/** `fetch` for requests that the types do not cover (streams, routes that an older gateway may lack). */
-export async function request(path: string, init: RequestInit & { json?: unknown } = {}): Promise<Response> {
-  const { json, ...rest } = init;
-  const body = json === undefined ? rest.body : JSON.stringify(json);
-  const headers = { ...credentials(), ...(json === undefined ? {} : { "content-type": "application/json" }), ...rest.headers };
-  let response: Response;
-  try {
-    response = await fetch(path, { ...rest, body, headers });
-  } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new ApiError("Toolwharf does not answer. Is `toolwharf serve` still running?", 0);
-  }
-  if (response.status === 401) signIn();
-  if (!response.ok) throw problem(response.status, await response.json().catch(() => undefined));
-  return response;
-}
-
-export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return (await request(path, { signal: signal ?? null })).json() as Promise<T>;
+/** Returns a function that waits for a change, and then fetches the queries again whose keys begin with these words. */
+export function useChange(...queryKey: string[]) {
+  const client = useQueryClient();
+  return async <T>(change: Promise<T>): Promise<T> => {
+    const changed = await change;
+    await client.invalidateQueries({ queryKey });
+    return changed;
+  };
 }

@@ -1,33 +1,21 @@
 // The event stream of the page. It updates the query cache, so that pages need not handle events.
 import type { QueryClient } from "@tanstack/react-query";
-import { useSyncExternalStore } from "react";
 
-import { ApiError, request, type Call, type Server } from "./client";
+import { store } from "../lib";
+import { api, ApiError, ok, type Call, type Server } from "./client";
 import { events, type StreamEvent } from "./sse";
 
 /** `connecting` at first; `polling` without a stream; `lost` while the gateway does not respond. */
-export type Liveness = "connecting" | "live" | "polling" | "lost";
+type Liveness = "connecting" | "live" | "polling" | "lost";
 
-let liveness: Liveness = "connecting";
-const listeners = new Set<() => void>();
+const liveness = store<Liveness>("connecting");
 const callListeners = new Set<(call: Call) => void>();
-
-function become(next: Liveness) {
-  if (liveness === next) return;
-  liveness = next;
-  for (const listener of listeners) listener();
-}
 
 export const seen = (server: Server): Server => ({ ...server, seen: Date.now() });
 
-export const isLive = () => liveness === "live";
+export const isLive = () => liveness.get() === "live";
 
-export function useLiveness(): Liveness {
-  return useSyncExternalStore(
-    (listener) => (listeners.add(listener), () => listeners.delete(listener)),
-    () => liveness,
-  );
-}
+export const useLiveness = liveness.use;
 
 /** Registers a listener for each call that starts or ends. */
 export function onCall(listener: (call: Call) => void): () => void {
@@ -51,30 +39,31 @@ async function stay(client: QueryClient, over: AbortSignal) {
   let last: string | undefined;
   while (!over.aborted) {
     try {
-      const response = await request("/api/v1/events", { headers: { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) }, signal: over });
+      const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
+      const stream = await ok(api.GET("/api/v1/events", { headers, signal: over, parseAs: "stream" }));
       opened = true;
       backoff = MIN_BACKOFF_MS;
-      become("live");
+      liveness.set("live");
       // Events may have been missed, so everything is fetched again.
       void client.invalidateQueries();
-      for await (const event of events(response)) {
+      for await (const event of events(stream)) {
         last = event.id ?? last;
         take(client, event);
       }
     } catch (error) {
       if (over.aborted) return;
       const status = error instanceof ApiError ? error.status : 0;
-      // The session has ended: `request` is opening the sign-in page.
+      // The session has ended: `ok` is opening the sign-in page.
       if (status === 401) return;
       if (status >= 400) {
-        // Refused, for example because there are too many streams: pages poll until a stream is accepted.
-        become("polling");
+        // The gateway refused the stream, for example because there are too many: pages poll until it accepts one.
+        liveness.set("polling");
         if (opened) void client.invalidateQueries();
         if (status === 404) return;
-      } else become("lost");
+      } else liveness.set("lost");
     }
     if (over.aborted) return;
-    if (liveness === "live") become("lost");
+    if (isLive()) liveness.set("lost");
     await pause(backoff * (0.5 + Math.random() / 2), over);
     backoff = Math.min(backoff * 2, MAX_BACKOFF_MS);
   }

@@ -1,10 +1,10 @@
-// Queries of the pages. Keys begin with the noun, so that the event stream can invalidate them.
+// Queries of the pages, and commands for servers. Keys begin with the noun, so that the event stream can invalidate them.
 import { queryOptions } from "@tanstack/react-query";
 
-import { api, get, ok, type Server, type Tool } from "./client";
+import { api, ok, type Server, type Tool } from "./client";
 import { isLive, seen } from "./live";
 
-/** Without an event stream, changing data is polled at this interval. */
+/** While there is no event stream, data that can change is polled at this interval. */
 const POLL_MS = 800;
 const polled = (every = POLL_MS) => () => (isLive() ? false : every);
 
@@ -78,11 +78,20 @@ export const serverTools = (id: string) =>
     refetchInterval: polled(5_000),
   });
 
+const offered = async (signal: AbortSignal, project?: string) => ((await ok(api.GET("/api/v1/tools", { params: { query: { project } }, signal }))) as { tools: Tool[] }).tools;
+
 export const allTools = queryOptions({
   queryKey: ["tools", "all"],
-  queryFn: async ({ signal }) => (await get<{ tools: Tool[] }>("/api/v1/tools", signal)).tools,
+  queryFn: ({ signal }) => offered(signal),
   refetchInterval: polled(5_000),
 });
+
+/** The tools that an agent has. */
+export const chatTools = (project: string | undefined) =>
+  queryOptions({
+    queryKey: ["tools", "chat", project ?? ""],
+    queryFn: ({ signal }) => offered(signal, project),
+  });
 
 /** All pages of a server's list: `tools`, `resources`, `resources/templates` or `prompts`. */
 export const listed = <T,>(id: string, method: string, key: string, enabled = true) =>
@@ -119,3 +128,12 @@ export const projects = queryOptions({
   queryKey: ["projects"],
   queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/projects", { params: { query: { limit: 1000 } }, signal }))).projects,
 });
+
+/** Commands for servers. */
+export type Order = "start" | "stop" | "restart" | "enable" | "disable";
+
+export const DONE: Record<Order, string> = { start: "started", stop: "stopped", restart: "restarted", enable: "switched on", disable: "switched off" };
+
+export const order = (id: string, verb: Order) => ok(api.POST(`/api/v1/mcp/servers/{id}/${verb}`, { params: { path: { id } } }));
+
+export const remove = (id: string) => ok(api.DELETE("/api/v1/mcp/servers/{id}", { params: { path: { id } } }));

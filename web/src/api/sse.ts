@@ -1,9 +1,9 @@
 // Event streams. `EventSource` is not used: it cannot send the page secret.
 export type StreamEvent = { event: string; data: string; id?: string };
 
-/** Yields the events of a response. A line may arrive in several pieces. */
-export async function* events(response: Response): AsyncGenerator<StreamEvent> {
-  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+/** Yields the events of a response's body. A line may arrive in several pieces. */
+export async function* events(body: Response["body"]): AsyncGenerator<StreamEvent> {
+  const reader = body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let event = "message";
   let data: string[] = [];

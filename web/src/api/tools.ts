@@ -24,12 +24,12 @@ export const approve = (server: Server, which: Tool[]) =>
     }),
   );
 
-/** Disables a tool. */
-export const refuse = (server: Server, tool: Tool) =>
+/** Enables or disables a tool. */
+export const offer = (server: Server, tool: Tool, enabled: boolean) =>
   ok(
     api.PUT("/api/v1/mcp/servers/{id}/tools/{tool}", {
       params: { path: { id: server.id!, tool: tool.native } },
-      body: { name: null, description: null, ...tool.setting, enabled: false },
+      body: { name: null, description: null, ...tool.setting, enabled },
     }),
   );
 

@@ -5,12 +5,12 @@ import { useEffect, useMemo, useRef, useState } from "react";
 
 import { listed } from "@/api/queries";
 import type { Definition } from "@/api/tools";
-import { run, type Ended, type Result } from "@/pages/tools/run";
-import { Button } from "@/ui/button";
+import { run, type Ended, type Params, type Result } from "@/pages/tools/run";
+import { Decide } from "@/ui/form";
 import { pretty } from "@/ui/json";
 import { openOutside } from "@/ui/outside";
 import { useTheme } from "@/ui/media";
-import { message, Notice, Skeleton } from "@/ui/parts";
+import { Button, message, Notice, Skeleton } from "@/ui/parts";
 import { isForApps, Refusal, sandbox, talk } from "./host";
 
 /** Maximum size of an App's page, in characters. */
@@ -20,7 +20,6 @@ const [MIN_HEIGHT_PX, MAX_HEIGHT_PX] = [60, 1200];
 const LOAD_TIMEOUT_MS = 10_000;
 const MIME_TYPE = "text/html;profile=mcp-app";
 
-type Params = Record<string, unknown>;
 type Meta = { ui?: { csp?: unknown; prefersBorder?: boolean } };
 type Page = { html: string; csp: unknown; hasBorder: boolean };
 type Question = { text: string; detail: string; action: string; decide: (allowed: boolean) => void };
@@ -31,7 +30,7 @@ export type AppProps = {
   definition: Definition;
   uri: string;
   args: Params;
-  /** Undefined while the tool runs. */
+  /** The tool's result; undefined while the tool runs. */
   result?: Result | undefined;
   /** The reason why there will be no result. */
   cancelled?: string | undefined;
@@ -162,12 +161,7 @@ function Framed({ server, definition, args, result, cancelled, onMessage, onCont
         <div role="alertdialog" aria-label={question.text} className="flex flex-col gap-2 rounded-lg border border-edge bg-panel px-3.5 py-3 text-sm">
           <p className="font-medium">{question.text}</p>
           <pre tabIndex={0} className="max-h-40 overflow-auto text-xs break-all whitespace-pre-wrap text-muted">{question.detail.slice(0, 4000)}</pre>
-          <div className="flex justify-end gap-2">
-            <Button onClick={() => question.decide(false)}>Refuse</Button>
-            <Button look="solid" onClick={() => question.decide(true)}>
-              {question.action}
-            </Button>
-          </div>
+          <Decide onCancel={() => question.decide(false)} cancel="Refuse" action={question.action} onClick={() => question.decide(true)} />
         </div>
       )}
       {said && <Notice>The App says: {said.slice(0, 4000)}</Notice>}

@@ -1,11 +1,10 @@
 // The host side of an App (MCP Apps, 2026-01-26): JSON-RPC with the sandbox on another origin. All messages from there are untrusted.
 import type { Definition } from "@/api/tools";
-import type { Result } from "@/pages/tools/run";
+import type { Params, Result } from "@/pages/tools/run";
 
 export const VERSION = "2026-01-26";
 const MAX_RUNNING = 8;
 
-type Params = Record<string, unknown>;
 type Message = { jsonrpc: "2.0"; id?: string | number; method?: string; params?: Params; result?: unknown; error?: unknown };
 
 /** The requests that an App may make. A rejected promise becomes an error response with its message. */

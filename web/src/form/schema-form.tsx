@@ -19,9 +19,7 @@ import {
 import { ArrowDown, ArrowUp, Plus, Trash2 } from "lucide-react";
 import { Component, type ReactNode } from "react";
 
-import { cx } from "@/lib";
-import { Button } from "@/ui/button";
-import { Input, Notice, Select, Textarea } from "@/ui/parts";
+import { Button, Input, Notice, Select, Textarea } from "@/ui/parts";
 import { validator } from "./validator";
 
 type Any = Record<string, unknown>;
@@ -146,22 +144,28 @@ function ArrayItem({ children, buttonsProps, hasToolbar }: ArrayFieldItemTemplat
   );
 }
 
-function Text({ id, value, required, disabled, readonly, placeholder, onChange, onBlur, onFocus, options, schema, type, rawErrors, label, hideLabel }: BaseInputTemplateProps) {
+/** The attributes that all inputs have. */
+const common = ({ id, required, disabled, label, hideLabel }: WidgetProps) => ({
+  id,
+  required: !!required,
+  disabled: !!disabled,
+  "aria-describedby": ariaDescribedByIds(id),
+  ...(hideLabel ? { "aria-label": label } : {}),
+});
+
+function Text(given: BaseInputTemplateProps) {
+  const { id, value, readonly, placeholder, onChange, onBlur, onFocus, options, schema, type, rawErrors } = given;
   const { step, ...props } = getInputProps(schema, type, options);
   return (
     <Input
-      id={id}
       name={id}
       {...props}
       {...(step === undefined ? {} : { step })}
+      {...common(given)}
       value={value ?? ""}
-      required={!!required}
-      disabled={!!disabled}
       readOnly={!!readonly}
       placeholder={placeholder || (schema.default !== undefined ? String(schema.default) : "")}
       aria-invalid={!!rawErrors?.length}
-      aria-describedby={ariaDescribedByIds(id)}
-      {...(hideLabel ? { "aria-label": label } : {})}
       onChange={(event) => onChange(event.target.value === "" ? options.emptyValue : event.target.value)}
       onBlur={(event) => onBlur(id, event.target.value)}
       onFocus={(event) => onFocus(id, event.target.value)}
@@ -169,36 +173,31 @@ function Text({ id, value, required, disabled, readonly, placeholder, onChange, 
   );
 }
 
-function LongText({ id, value, required, disabled, readonly, placeholder, onChange, options, label, hideLabel }: WidgetProps) {
+function LongText(given: WidgetProps) {
+  const { value, readonly, placeholder, onChange, options } = given;
   return (
     <Textarea
-      id={id}
+      {...common(given)}
       value={(value as string | undefined) ?? ""}
-      required={!!required}
-      disabled={!!disabled}
       readOnly={!!readonly}
       placeholder={placeholder}
       rows={(options.rows as number | undefined) ?? 4}
-      aria-describedby={ariaDescribedByIds(id)}
-      {...(hideLabel ? { "aria-label": label } : {})}
       onChange={(event) => onChange(event.target.value === "" ? options.emptyValue : event.target.value)}
     />
   );
 }
 
-function Choice({ id, value, required, disabled, readonly, multiple, onChange, options, schema, label, hideLabel }: WidgetProps) {
+function Choice(given: WidgetProps) {
+  const { value, disabled, readonly, multiple, onChange, options, schema } = given;
   const { enumOptions = [], enumDisabled, emptyValue } = options;
   const index = enumOptionsIndexForValue(value, enumOptions, multiple);
   return (
     <Select
-      id={id}
+      {...common(given)}
       multiple={!!multiple}
       className={multiple ? "h-auto" : ""}
       value={index === undefined ? (multiple ? [] : "") : index}
-      required={!!required}
       disabled={!!disabled || !!readonly}
-      aria-describedby={ariaDescribedByIds(id)}
-      {...(hideLabel ? { "aria-label": label } : {})}
       onChange={(event) => {
         const chosen = multiple ? Array.from(event.target.selectedOptions, (option) => option.value) : event.target.value;
         onChange(enumOptionsValueForIndex(chosen, enumOptions, emptyValue));
@@ -252,8 +251,6 @@ type Props = {
   onChange: (value: Any) => void;
   onSubmit: (value: Any) => void;
   id: string;
-  children?: ReactNode;
-  className?: string;
   /** Errors from the gateway, shown at their fields. */
   errors?: { pointer: string; detail: string }[] | undefined;
 };
@@ -268,7 +265,7 @@ function placed(errors: Props["errors"]): ErrorSchema<Any> | undefined {
   return toErrorSchema(found) as ErrorSchema<Any>;
 }
 
-export function SchemaForm({ schema, value, onChange, onSubmit, id, children, className, errors }: Props) {
+export function SchemaForm({ schema, value, onChange, onSubmit, id, errors }: Props) {
   return (
     <Guard key={JSON.stringify(schema).length}>
       <Form<Any>
@@ -283,13 +280,13 @@ export function SchemaForm({ schema, value, onChange, onSubmit, id, children, cl
         showErrorList={false}
         noHtml5Validate
         focusOnFirstError
-        className={cx("schema-form", className)}
+        className="schema-form"
         experimental_defaultFormStateBehavior={{ emptyObjectFields: "populateRequiredDefaults" }}
         onError={() => {}}
         onChange={(event: IChangeEvent<Any>) => onChange(event.formData ?? {})}
         onSubmit={(event: IChangeEvent<Any>) => onSubmit(event.formData ?? {})}
       >
-        {children ?? <></>}
+        <></>
       </Form>
     </Guard>
   );

@@ -5,12 +5,6 @@ import { createErrorHandler, toErrorSchema, unwrapErrorHandler, validationDataMe
 /** Keywords whose errors only repeat that a nested value is invalid. */
 const PARENT_KEYWORDS = new Set(["properties", "items", "allOf", "$ref", "additionalProperties", "prefixItems", "if", "then", "else"]);
 
-export function problems(schema: unknown, data: unknown): OutputUnit[] {
-  const { errors } = new Validator(schema as Schema, "2020-12", false).validate(data);
-  const exact = errors.filter((error) => !PARENT_KEYWORDS.has(error.keyword));
-  return exact.length ? exact : errors;
-}
-
 /** Converts `#/a/0/b` to rjsf's notation `.a.0.b`. A missing property is appended. */
 function place(error: OutputUnit): string {
   const parts = error.instanceLocation.split("/").slice(1).map((part) => decodeURIComponent(part.replaceAll("~1", "/").replaceAll("~0", "~")));
@@ -26,7 +20,9 @@ function told(error: OutputUnit): RJSFValidationError {
 
 function raw(schema: RJSFSchema, data: unknown): { errors?: OutputUnit[]; validationError?: Error } {
   try {
-    return { errors: problems(schema, data) };
+    const { errors } = new Validator(schema as Schema, "2020-12", false).validate(data);
+    const exact = errors.filter((error) => !PARENT_KEYWORDS.has(error.keyword));
+    return { errors: exact.length ? exact : errors };
   } catch (error) {
     return { validationError: error as Error };
   }

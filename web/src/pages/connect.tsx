@@ -1,16 +1,14 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Cable, Unplug } from "lucide-react";
 import { useState } from "react";
 
-import { api, ok, type Schemas } from "@/api/client";
-import { projects } from "@/api/queries";
+import { api, ok, useChange, type Schemas } from "@/api/client";
 import { plural } from "@/lib";
-import { Button } from "@/ui/button";
-import { Diff } from "@/ui/diff";
+import { Decide, ProjectField } from "@/ui/form";
 import { pretty, Snippet } from "@/ui/json";
 import { attempt, Confirm, Dialog, toast } from "@/ui/overlay";
-import { Badge, Field, message, Notice, Page, Panel, Select, type Tone } from "@/ui/parts";
+import { Badge, Button, Diff, message, Notice, Page, Panel, type Tone } from "@/ui/parts";
 
 type Client = Schemas["Client"];
 
@@ -24,11 +22,10 @@ const STATES: Record<Client["state"], [string, Tone]> = {
 
 /** The clients on the gateway's machine. Each is connected with one click, after a preview of the change. */
 function Clients({ project }: { project: string }) {
-  const client = useQueryClient();
+  const change = useChange("clients");
   const { data, error } = useQuery({ queryKey: ["clients"], retry: false, queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/clients", { signal }))).clients });
   const [asked, setAsked] = useState<Client>();
   const [leaving, setLeaving] = useState<Client>();
-  const again = () => client.invalidateQueries({ queryKey: ["clients"] });
   if (error) return <Notice tone="warn">{message(error)}</Notice>;
   if (!data) return <div className="skeleton h-32" />;
   if (!data.length) return <Notice>None of the clients that Toolwharf supports is installed on the gateway's machine. Copy the configuration for your client from below, or run <code>toolwharf connect</code> on the client's machine.</Notice>;
@@ -59,16 +56,13 @@ function Clients({ project }: { project: string }) {
           </li>
         ))}
       </ul>
-      {asked && <Ask client={asked} project={project} onClose={() => setAsked(undefined)} onDone={again} />}
+      {asked && <Ask client={asked} project={project} onClose={() => setAsked(undefined)} />}
       <Confirm
         open={!!leaving}
-        onOpenChange={(open) => !open && setLeaving(undefined)}
+        onClose={() => setLeaving(undefined)}
         title={`Disconnect ${leaving?.title ?? ""}?`}
         action="Disconnect"
-        onConfirm={async () => {
-          await ok(api.POST("/api/v1/clients/{client}/disconnect", { params: { path: { client: leaving!.name } } }));
-          await again();
-        }}
+        onConfirm={() => change(ok(api.POST("/api/v1/clients/{client}/disconnect", { params: { path: { client: leaving!.name } } })))}
       >
         Its file is restored, and servers that were moved go back into it.
       </Confirm>
@@ -76,7 +70,8 @@ function Clients({ project }: { project: string }) {
   );
 }
 
-function Ask({ client, project, onClose, onDone }: { client: Client; project: string; onClose: () => void; onDone: () => Promise<void> }) {
+function Ask({ client, project, onClose }: { client: Client; project: string; onClose: () => void }) {
+  const change = useChange("clients");
   const [move, setMove] = useState(false);
   const body = { move, project: project || null };
   const shown = useQuery({
@@ -86,13 +81,12 @@ function Ask({ client, project, onClose, onDone }: { client: Client; project: st
   });
   const connect = () =>
     attempt(async () => {
-      const done = await ok(api.POST("/api/v1/clients/{client}/connect", { params: { path: { client: client.name } }, body: body as never }));
-      for (const warning of done.warnings) toast(warning);
-      await onDone();
+      const done = ok(api.POST("/api/v1/clients/{client}/connect", { params: { path: { client: client.name } }, body: body as never }));
+      await change(done.then(({ warnings }) => warnings.forEach((warning) => toast(warning))));
       onClose();
     }, `${client.title} is connected. Restart it.`);
   return (
-    <Dialog open onOpenChange={onClose} title={`Connect ${client.title}`} description="Its file is changed as shown. A backup is kept next to it." wide>
+    <Dialog onClose={onClose} title={`Connect ${client.title}`} description="Its file is changed as shown. A backup is kept next to it." wide>
       <div className="flex flex-col gap-4">
         {shown.error ? <Notice tone="bad">{message(shown.error)}</Notice> : shown.data ? <div className="overflow-hidden rounded-md border"><Diff text={shown.data.diff || "nothing changes"} /></div> : <div className="skeleton h-32" />}
         {shown.data?.staying.map((one) => (
@@ -106,12 +100,7 @@ function Ask({ client, project, onClose, onDone }: { client: Client; project: st
             Move its {plural(client.servers.length, "server")} into Toolwharf: {client.servers.join(", ")}
           </label>
         )}
-        <div className="flex justify-end gap-2">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="solid" disabled={!shown.data} onClick={() => void connect()}>
-            Connect
-          </Button>
-        </div>
+        <Decide onCancel={onClose} action="Connect" disabled={!shown.data} onClick={() => void connect()} />
       </div>
     </Dialog>
   );
@@ -119,50 +108,27 @@ function Ask({ client, project, onClose, onDone }: { client: Client; project: st
 
 /** Instructions for connecting clients. */
 export function Connect() {
-  const { data } = useQuery({ ...projects, retry: false });
   const [project, setProject] = useState("");
   const url = `${location.origin}/mcp${project ? `/${project}` : ""}`;
   const headers = { Authorization: "Bearer ${TOOLWHARF_TOKEN}" };
+  const ways = [
+    ["Endpoint", url],
+    ["Claude Code", `claude mcp add --transport http toolwharf ${url}`],
+    ["Clients with an mcp.json (Cursor, Windsurf, VS Code and others)", pretty({ mcpServers: { toolwharf: { url } } })],
+    ["Clients that start a program (Claude Desktop)", pretty({ mcpServers: { toolwharf: { command: "toolwharf", args: ["stdio"] } } })],
+  ] as const;
   return (
     <Page title="Connect" lead="All servers share one endpoint. A client on another machine also needs a key.">
       <div className="flex max-w-3xl flex-col gap-4">
-        {!!data?.length && (
-          <Field label="What the client sees">
-            <Select value={project} onChange={(event) => setProject(event.target.value)}>
-              <option value="">all servers</option>
-              {data.map((one) => (
-                <option key={one.id} value={one.id}>
-                  the project {one.name || one.id}
-                </option>
-              ))}
-            </Select>
-          </Field>
-        )}
+        <ProjectField label="What the client sees" none="all servers" value={project} onChange={setProject} />
         <Clients project={project} />
-        <Panel title="Endpoint">
-          <div className="p-3">
-            <Snippet text={url} />
-          </div>
-        </Panel>
-        <Panel title="Claude Code">
-          <div className="p-3">
-            <Snippet text={`claude mcp add --transport http toolwharf ${url}`} />
-          </div>
-        </Panel>
-        <Panel title="Clients with an mcp.json (Cursor, Windsurf, VS Code and others)">
-          <div className="p-3">
-            <Snippet text={pretty({ mcpServers: { toolwharf: { url } } })} />
-          </div>
-        </Panel>
-        <Panel title="Clients that start a program (Claude Desktop)">
-          <div className="p-3">
-            <Snippet text={pretty({ mcpServers: { toolwharf: { command: "toolwharf", args: ["stdio"] } } })} />
-          </div>
-        </Panel>
-        <Panel title="With a key" actions={<Link to="/keys" className="text-sm font-medium text-accent hover:underline">Make a key</Link>}>
-          <div className="p-3">
-            <Snippet text={pretty({ mcpServers: { toolwharf: { url, headers } } })} />
-          </div>
+        {ways.map(([title, text]) => (
+          <Panel key={title} title={title} inner="p-3">
+            <Snippet text={text} />
+          </Panel>
+        ))}
+        <Panel title="With a key" actions={<Link to="/keys" className="text-sm font-medium text-accent hover:underline">Make a key</Link>} inner="p-3">
+          <Snippet text={pretty({ mcpServers: { toolwharf: { url, headers } } })} />
         </Panel>
       </div>
     </Page>

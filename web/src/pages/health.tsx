@@ -5,8 +5,7 @@ import type { ReactNode } from "react";
 
 import { replicas, report, servers, settings, status } from "@/api/queries";
 import { moment, plural } from "@/lib";
-import { Button } from "@/ui/button";
-import { Empty, Failure, Page, Panel, Skeleton } from "@/ui/parts";
+import { Button, Empty, Failure, Page, Panel, Skeleton } from "@/ui/parts";
 import { tone, word } from "@/ui/state";
 import { useOrders } from "./servers";
 import type { Replica, Server } from "@/api/client";
@@ -40,7 +39,7 @@ export function Health() {
       findings.push({ id: `kept ${server.id}`, level: "warn", title: `${server.name}: ${plural(server.kept_back, "tool")} kept back`, more: "A definition changed after it was approved.", mend: <Link to="/approvals" className="text-sm font-medium text-accent hover:underline">Review the changes</Link> });
   }
   for (const warning of set.data?.warnings ?? []) findings.push({ id: `warning ${warning}`, level: "warn", title: "A configuration file has a warning", more: warning });
-  // Findings about servers and files are listed above, with their fixes.
+  // Findings that the page already lists, about servers and files, are not repeated.
   const isNew = (what: string) => !known.data.some((one) => what.includes(`\`${one.name}\``)) && !set.data?.problems.some((one) => what.includes(one));
   for (const one of doctor.data?.findings ?? []) if (one.level !== "ok" && isNew(one.what)) findings.push({ id: `doctor ${one.what}`, level: one.level === "problem" ? "bad" : "warn", title: one.what, more: one.help });
   if (!audit.enabled) findings.push({ id: "audit", level: "warn", title: "Calls are not recorded", more: "Set `enabled = true` under `[audit]` in toolwharf.toml to record them." });
@@ -112,6 +111,6 @@ function Replicas({ replicas, servers }: { replicas: Replica[]; servers: Server[
 }
 
 function Mend({ server }: { server: Server }) {
-  const give = useOrders(server);
-  return <Button onClick={() => void give("restart")}>Start again</Button>;
+  const { restart } = useOrders(server);
+  return <Button onClick={restart.onSelect}>Start again</Button>;
 }

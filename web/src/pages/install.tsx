@@ -1,18 +1,17 @@
-import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { Check, ChevronRight, PackageSearch, X } from "lucide-react";
-import { lazy, Suspense, useDeferredValue, useState } from "react";
+import { Suspense, useDeferredValue, useState } from "react";
 
-import { api, ok, type Schemas } from "@/api/client";
-import { projects } from "@/api/queries";
-import { order } from "@/api/servers";
+import { api, ApiError, ok, useChange, type Schemas } from "@/api/client";
+import { order } from "@/api/queries";
+import { LazyForm } from "@/form/lazy";
 import { plural } from "@/lib";
-import { Button } from "@/ui/button";
-import { attempt, Dialog } from "@/ui/overlay";
-import { Badge, Chips, Empty, Fact, Facts, Failure, Field, Input, message, Notice, Page, Panel, SearchBox, Select, Skeleton } from "@/ui/parts";
-import { ByHand } from "./install-by-hand";
+import { Decide, ProjectField, TextField, useSubmit } from "@/ui/form";
+import { Json, pretty } from "@/ui/json";
+import { attempt, Dialog, toast } from "@/ui/overlay";
+import { Badge, Button, Chips, Empty, Fact, Facts, Failure, message, Notice, Notices, Page, Panel, Problems, SearchBox, Skeleton } from "@/ui/parts";
 
-const SchemaForm = lazy(() => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm })));
 const route = getRouteApi("/install");
 
 /** Installs a server from a registry, or from an entry. */
@@ -25,15 +24,7 @@ export function Install() {
       title="Install"
       lead="A server in a sandbox cannot read your files or use the network unless you allow it."
       actions={
-        <Chips
-          label="Source"
-          value={by === "hand" ? "hand" : "registry"}
-          onChange={choose}
-          choices={[
-            { value: "registry", label: "From a registry" },
-            { value: "hand", label: "By its entry" },
-          ]}
-        />
+        <Chips label="Source" value={by === "hand" ? "hand" : "registry"} onChange={choose} choices={[["registry", "From a registry"], ["hand", "By its entry"]]} />
       }
     >
       {by === "hand" ? <ByHand /> : <Registry />}
@@ -54,11 +45,7 @@ function Registry() {
   return (
     <div className="flex flex-col gap-4">
       <SearchBox value={typed} onChange={setTyped} placeholder="Search the registries" className="w-full max-w-xl" />
-      {data?.notices?.map((one) => (
-        <Notice key={one} tone="warn">
-          {one}
-        </Notice>
-      ))}
+      <Notices texts={data?.notices} />
       {!data ? (
         <Skeleton />
       ) : data.servers.length ? (
@@ -96,7 +83,7 @@ const reach = (network: Network) => (Array.isArray(network) ? network.join(", ")
 
 /** A registry entry: its description, its inputs, and after the trial run its tools. */
 function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () => void }) {
-  const client = useQueryClient();
+  const change = useChange("servers");
   const navigate = useNavigate();
   const { data, error } = useQuery({
     queryKey: ["registry", "one", entry.registry, entry.name],
@@ -104,41 +91,29 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
   });
   const [which, setWhich] = useState<string>();
   const [name, setName] = useState(entry.name.split("/").at(-1)!.toLowerCase().replace(/[^a-z0-9_-]+/g, "-"));
-  const { data: all } = useQuery({ ...projects, retry: false });
   const [project, setProject] = useState("");
   const [values, setValues] = useState<Record<string, unknown>>({});
-  const [failed, setFailed] = useState<unknown>();
-  const [busy, setBusy] = useState(false);
+  const { busy, error: failed, submit } = useSubmit();
   const [done, setDone] = useState<Schemas["Installed"]>();
   const option = data?.options.find((one) => one.id === which) ?? data?.options.find((one) => !one.refused.length) ?? data?.options[0];
-  const install = async (given: Record<string, unknown>) => {
-    setBusy(true);
-    setFailed(undefined);
-    try {
-      setDone(
-        await ok(
-          api.POST("/api/v1/registry/servers/{name}/install", {
-            params: { path: { name: entry.name }, query: { registry: entry.registry, ...(project ? { project } : {}) } },
-            body: { name, digest: data!.digest, option: option!.id, values: given } as never,
-          }),
-        ),
+  const install = (given: Record<string, unknown>) => {
+    const installed = () =>
+      ok(
+        api.POST("/api/v1/registry/servers/{name}/install", {
+          params: { path: { name: entry.name }, query: { registry: entry.registry, ...(project ? { project } : {}) } },
+          body: { name, digest: data!.digest, option: option!.id, values: given } as never,
+        }),
       );
-      await client.invalidateQueries({ queryKey: ["servers"] });
-    } catch (error) {
-      setFailed(error);
-    } finally {
-      setBusy(false);
-    }
+    return submit(() => change(installed().then(setDone)));
   };
   const enable = () =>
     attempt(async () => {
       const id = done!.server.id ?? name;
-      await order(id, "enable");
-      await client.invalidateQueries({ queryKey: ["servers"] });
+      await change(order(id, "enable"));
       await navigate({ to: "/servers/$id", params: { id } });
     }, `${name} is on.`);
   return (
-    <Dialog open onOpenChange={onClose} title={entry.title ?? entry.name} description={entry.description} wide>
+    <Dialog onClose={onClose} title={entry.title ?? entry.name} description={entry.description} wide>
       {error ? (
         <Notice tone="bad">{message(error)}</Notice>
       ) : !data || !option ? (
@@ -146,11 +121,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
       ) : done ? (
         <div className="flex flex-col gap-4">
           <Notice tone="ok">{done.unseen ?? `The trial run found ${plural(done.tools.length, "tool")}. The server is off until you switch it on.`}</Notice>
-          {done.notices.map((one) => (
-            <Notice key={one} tone="warn">
-              {one}
-            </Notice>
-          ))}
+          <Notices texts={done.notices} />
           <Panel title="What it will be able to do">
             <Facts>
               <Fact name="Sandbox">{done.provider ?? "none"}</Fact>
@@ -181,16 +152,11 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
               </ul>
             </Panel>
           )}
-          <div className="flex justify-end gap-2">
-            <Button onClick={onClose}>Leave it off</Button>
-            <Button look="solid" onClick={() => void enable()}>
-              Switch it on
-            </Button>
-          </div>
+          <Decide onCancel={onClose} cancel="Leave it off" action="Switch it on" onClick={() => void enable()} />
         </div>
       ) : (
         <div className="flex flex-col gap-4">
-          {data.options.length > 1 && <Chips label="Way to install it" value={option.id} onChange={setWhich} choices={data.options.map((one) => ({ value: one.id, label: one.kind }))} />}
+          {data.options.length > 1 && <Chips label="Way to install it" value={option.id} onChange={setWhich} choices={data.options.map((one) => [one.id, one.kind] as const)} />}
           <Panel>
             <Facts>
               <Fact name="Package"><code className="break-all">{option.target}</code>{option.version && <span className="text-muted"> {option.version}</span>}</Fact>
@@ -200,33 +166,16 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
               {!!option.volumes.length && <Fact name="Keeps">{option.volumes.join(", ")}</Fact>}
             </Facts>
           </Panel>
-          {option.notices.map((one) => (
-            <Notice key={one} tone="warn">
-              {one}
-            </Notice>
-          ))}
+          <Notices texts={option.notices} />
           {option.refused.map((one) => (
             <Notice key={one.pointer + one.detail} tone="bad">
               <code>{one.pointer}</code> {one.detail}
             </Notice>
           ))}
-          <Field label="Name">
-            <Input value={name} onChange={(event) => setName(event.target.value)} />
-          </Field>
-          {!!all?.length && (
-            <Field label="Available to">
-              <Select value={project} onChange={(event) => setProject(event.target.value)}>
-                <option value="">all clients of this machine</option>
-                {all.map((one) => (
-                  <option key={one.id} value={one.id}>
-                    the project {one.name || one.id}
-                  </option>
-                ))}
-              </Select>
-            </Field>
-          )}
+          <TextField label="Name" value={name} onChange={setName} />
+          <ProjectField label="Available to" none="all clients of this machine" value={project} onChange={setProject} />
           <Suspense fallback={<Skeleton rows={2} />}>
-            <SchemaForm key={option.id} id="install" schema={option.inputs as never} value={values} onChange={setValues} onSubmit={(given) => void install(given)} />
+            <LazyForm key={option.id} id="install" schema={option.inputs as never} value={values} onChange={setValues} onSubmit={(given) => void install(given)} />
             {!!failed && <Notice tone="bad">{message(failed)}</Notice>}
             <div className="flex items-center justify-end gap-2">
               <span className="flex-1 text-xs text-faint">{busy ? "Installing it, and starting a trial run in its sandbox. This can take a minute." : ""}</span>
@@ -239,5 +188,59 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
         </div>
       )}
     </Dialog>
+  );
+}
+
+type Kind = "npm" | "pypi" | "url" | "command" | "image";
+
+/** An initial entry of each kind. Packages are sandboxed by default. */
+const ENTRIES: Record<Kind, { label: string; entry: unknown }> = {
+  npm: { label: "npm", entry: { command: "npx", args: ["-y", "@modelcontextprotocol/server-memory"], toolwharf: { sandbox: true } } },
+  pypi: { label: "PyPI", entry: { command: "uvx", args: ["mcp-server-time"], toolwharf: { sandbox: true } } },
+  url: { label: "Address", entry: { url: "https://mcp.example.com/mcp" } },
+  command: { label: "Program", entry: { command: "/usr/local/bin/my-server", args: [], env: {} } },
+  image: { label: "Image", entry: { image: "my-server:1", port: 9000 } },
+};
+
+/** Adds a server from an entry in the format of mcp.json. */
+function ByHand() {
+  const change = useChange("servers");
+  const navigate = useNavigate();
+  const [kind, setKind] = useState<Kind>("npm");
+  const [name, setName] = useState("");
+  const [text, setText] = useState(pretty(ENTRIES.npm.entry));
+  const { busy, error, submit, setError } = useSubmit();
+  const choose = (next: Kind) => {
+    setKind(next);
+    setText(pretty(ENTRIES[next].entry));
+    setError(undefined);
+  };
+  const add = () =>
+    submit(async () => {
+      const entry = JSON.parse(text) as never;
+      const made = await change(ok(api.PUT("/api/v1/mcp/servers/{id}", { params: { path: { id: name }, header: { "If-None-Match": "*" } }, body: entry })));
+      toast(`${name} is added.`);
+      await navigate({ to: "/servers/$id", params: { id: made.id ?? name } });
+    });
+  const wrong = error instanceof ApiError ? error.problem?.errors : undefined;
+  return (
+    <form className="flex max-w-2xl flex-col gap-4" onSubmit={(event) => (event.preventDefault(), void add())}>
+      <Chips label="Kind" value={kind} onChange={choose} choices={(Object.keys(ENTRIES) as Kind[]).map((value) => [value, ENTRIES[value].label] as const)} />
+      <TextField label="Name" value={name} onChange={setName} required placeholder="memory" />
+      <Panel title="Entry" inner="p-2">
+        <Json label="Entry" value={text} onChange={setText} errors={wrong} />
+      </Panel>
+      {!!error && (
+        <Notice tone="bad">
+          {message(error)}
+          {wrong && <Problems of={wrong} />}
+        </Notice>
+      )}
+      <div>
+        <Button look="solid" type="submit" busy={busy}>
+          Add it
+        </Button>
+      </div>
+    </form>
   );
 }

@@ -1,16 +1,14 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Cable, MoreHorizontal, Play, Plus, Power, RotateCw, Server as ServerIcon, ShieldCheck, Square } from "lucide-react";
-import { useDeferredValue, useMemo, useState } from "react";
+import { useDeferredValue, useMemo, useState, type ReactNode } from "react";
 
 import type { Schemas, Server } from "@/api/client";
-import { figuresOf, lastHour, servers } from "@/api/queries";
-import { DONE, order, type Order } from "@/api/servers";
+import { DONE, figuresOf, lastHour, order, servers, type Order } from "@/api/queries";
 import { bytes, count, cx, duration, micros, plural } from "@/lib";
-import { Button, Go } from "@/ui/button";
 import { useIsWide, useNow } from "@/ui/media";
 import { attempt, Menu } from "@/ui/overlay";
-import { Badge, Chips, Empty, Failure, Page, SearchBox, Skeleton } from "@/ui/parts";
+import { Badge, Button, Chips, Empty, Failure, Go, Page, SearchBox, Skeleton } from "@/ui/parts";
 import { Rows } from "@/ui/rows";
 import { Dot, State, tone, uptime, wait } from "@/ui/state";
 
@@ -69,10 +67,10 @@ export function Servers() {
               value={shown}
               onChange={setShown}
               choices={[
-                { value: "all", label: <>All <Number of={data.length} /></> },
-                { value: "up", label: <><Dot status="running" /> Up <Number of={total("up")} /></> },
-                { value: "trouble", label: <><Dot status={troubled ? "failed" : "stopped"} /> Needs you <Number of={troubled} /></> },
-                { value: "quiet", label: <><Dot status="stopped" /> At rest <Number of={total("quiet")} /></> },
+                ["all", <>All <Number of={data.length} /></>],
+                ["up", <><Dot status="running" /> Up <Number of={total("up")} /></>],
+                ["trouble", <><Dot status={troubled ? "failed" : "stopped"} /> Needs you <Number of={troubled} /></>],
+                ["quiet", <><Dot status="stopped" /> At rest <Number of={total("quiet")} /></>],
               ]}
             />
           </div>
@@ -106,7 +104,7 @@ const Number = ({ of }: { of: number }) => <span className="tabular text-faint">
 
 const GRID = "grid grid-cols-[minmax(9rem,1.3fr)_minmax(9.5rem,1.6fr)_minmax(5.5rem,7.5rem)_3rem_4rem_3.5rem_7rem_3rem_4.5rem_3rem_2rem] items-center gap-3 px-6";
 
-/** Explains a state beyond its name. */
+/** Explains a server's state: when it starts again, why it failed, or that tools are kept back. */
 function why(server: Server, now: number): string | undefined {
   const seconds = wait(server, now);
   if (seconds !== undefined) return `again in ${duration(seconds)}${server.reason ? `: ${server.reason}` : ""}`;
@@ -180,34 +178,31 @@ function Card({ server, now }: { server: Server; now: number }) {
   );
 }
 
-/** Runs commands for a server. */
+/** The commands that are possible for a server now, as menu items. */
 export function useOrders(server: Server) {
   const client = useQueryClient();
-  return (verb: Order) =>
+  const give = (verb: Order) =>
     attempt(async () => {
       const told = await order(server.id!, verb);
       client.setQueryData(["server", server.id!], told);
       await client.invalidateQueries({ queryKey: ["servers"] });
     }, `${server.name} is ${DONE[verb]}.`);
+  const item = (label: string, icon: ReactNode, verb: Order, disabled = false) => ({ label, icon, disabled, onSelect: () => void give(verb) });
+  const isUp = ["running", "starting", "unresponsive", "backoff", "restarting"].includes(server.status!);
+  return {
+    run: isUp ? item("Stop", <Square />, "stop") : item("Start", <Play />, "start", !server.enabled),
+    restart: item("Restart", <RotateCw />, "restart", !server.enabled),
+    power: server.enabled ? item("Switch off", <Power />, "disable") : item("Switch on", <Power />, "enable"),
+  };
 }
 
 function Orders({ server }: { server: Server }) {
-  const give = useOrders(server);
-  const isUp = ["running", "starting", "unresponsive", "backoff", "restarting"].includes(server.status!);
+  const { run, restart, power } = useOrders(server);
   return (
     <div className="relative z-10">
       <Menu
         trigger={<Button look="quiet" aria-label={`Orders for ${server.name}`} icon={<MoreHorizontal />} />}
-        items={[
-          isUp
-            ? { label: "Stop", icon: <Square />, onSelect: () => void give("stop") }
-            : { label: "Start", icon: <Play />, onSelect: () => void give("start"), disabled: !server.enabled },
-          { label: "Restart", icon: <RotateCw />, onSelect: () => void give("restart"), disabled: !server.enabled },
-          "line",
-          server.enabled
-            ? { label: "Switch off", icon: <Power />, onSelect: () => void give("disable"), danger: true }
-            : { label: "Switch on", icon: <Power />, onSelect: () => void give("enable") },
-        ]}
+        items={[run, restart, "line", { ...power, danger: !!server.enabled }]}
       />
     </div>
   );

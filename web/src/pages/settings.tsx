@@ -2,14 +2,13 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
 import { settings } from "@/api/queries";
-import { Badge, Failure, Notice, Page, Panel, SearchBox, Skeleton } from "@/ui/parts";
-import { Table } from "@/ui/table";
+import { Badge, Missing, Notices, Page, Panel, SearchBox } from "@/ui/parts";
+import { Table } from "@/ui/listing";
 
 export function Settings() {
   const { data, error, refetch } = useQuery(settings);
   const [typed, setTyped] = useState("");
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton />;
+  if (!data) return <Missing error={error} retry={refetch} />;
   const words = typed.toLowerCase();
   const rows = data.settings.filter((one) => `${one.key} ${one.about}`.toLowerCase().includes(words));
   const isSet = (one: (typeof rows)[number]) => one.from !== "default";
@@ -17,16 +16,8 @@ export function Settings() {
   return (
     <Page title="Settings" lead="Every setting with its value and source. Change settings in the file; they take effect after a restart." actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search settings" />}>
       <div className="flex flex-col gap-4">
-        {data.problems.map((one) => (
-          <Notice key={one} tone="bad">
-            {one}
-          </Notice>
-        ))}
-        {data.warnings.map((one) => (
-          <Notice key={one} tone="warn">
-            {one}
-          </Notice>
-        ))}
+        <Notices texts={data.problems} tone="bad" />
+        <Notices texts={data.warnings} />
         <Panel title="Files">
           <ul className="px-3.5 py-2 font-mono text-xs leading-6 break-all">
             {data.files.map((one) => (

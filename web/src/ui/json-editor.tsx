@@ -76,7 +76,7 @@ export default function JsonEditor({ value, onChange, label, errors }: EditorPro
     });
     view.current = made;
     return () => made.destroy();
-    // The text is set by the effect below.
+    // `value` is no dependency: the next effect sets the text.
   }, [label, editable]);
   useEffect(() => {
     const now = view.current;

@@ -1,9 +1,9 @@
-// JSON to read or to edit.
+// Shows JSON, read-only or in an editor.
 import { Check, Copy } from "lucide-react";
 import { lazy, Suspense, useState } from "react";
 
 import { copy } from "@/lib";
-import { Button } from "./button";
+import { Button } from "./parts";
 import type { EditorProps } from "./json-editor";
 import { toast } from "./overlay";
 
@@ -18,6 +18,16 @@ export function Json(props: EditorProps) {
 }
 
 export const pretty = (value: unknown) => JSON.stringify(value, null, 2);
+
+/** Formats text that is a JSON object or array. */
+export function asJson(text: string): string | undefined {
+  if (!/^\s*[[{]/.test(text)) return undefined;
+  try {
+    return pretty(JSON.parse(text));
+  } catch {
+    return undefined;
+  }
+}
 
 export function CopyButton({ text, label = "Copy" }: { text: string | (() => string); label?: string }) {
   const [done, setDone] = useState(false);

@@ -1,7 +1,8 @@
-// Links from servers, models and Apps. All of them are rendered or opened here, so that a link to this computer or its network asks
-// first.
-import { useState, useSyncExternalStore, type ReactNode } from "react";
+// Links from servers, models and Apps. All of them are rendered or opened here, so that a link to this computer or its network
+// opens only after a confirmation.
+import { useState, type ReactNode } from "react";
 
+import { store } from "@/lib";
 import { isLocal } from "./local";
 import { Confirm } from "./overlay";
 
@@ -11,17 +12,12 @@ const WARNING = "This address is on your computer or in your network. A program 
 
 type Question = { url: string; decide: (allowed: boolean) => void };
 
-let question: Question | undefined;
-const listeners = new Set<() => void>();
-const change = (to: Question | undefined) => {
-  question = to;
-  listeners.forEach((listener) => listener());
-};
+const question = store<Question | undefined>(undefined);
 
 /** Asks in a dialog. If a dialog is already open, the new link counts as refused. */
 function ask(url: string): Promise<boolean> {
-  if (question) return Promise.resolve(false);
-  return new Promise((decide) => change({ url, decide: (allowed) => (change(undefined), decide(allowed)) }));
+  if (question.get()) return Promise.resolve(false);
+  return new Promise((decide) => question.set({ url, decide: (allowed) => (question.set(undefined), decide(allowed)) }));
 }
 
 /** Returns whether a link can be opened. */
@@ -56,14 +52,11 @@ export function Outside({ href, className, label, children }: { href: string; cl
 
 /** The dialog, shared by all pages. */
 export function AskOutside() {
-  const asked = useSyncExternalStore(
-    (listener) => (listeners.add(listener), () => listeners.delete(listener)),
-    () => question,
-  );
+  const asked = question.use();
   const [last, setLast] = useState<string>();
   if (asked && asked.url !== last) setLast(asked.url);
   return (
-    <Confirm open={!!asked} onOpenChange={(open) => !open && asked?.decide(false)} title="Open an address on your computer or network?" action="Open it" look="solid" onConfirm={() => asked?.decide(true)}>
+    <Confirm open={!!asked} onClose={() => asked?.decide(false)} title="Open an address on your computer or network?" action="Open it" look="solid" onConfirm={async () => asked?.decide(true)}>
       <p>This link is from a server or a model:</p>
       <p className="my-2 rounded-md border bg-raised px-3 py-2 font-mono text-xs break-all text-text">{asked?.url ?? last}</p>
       <p>{WARNING}</p>

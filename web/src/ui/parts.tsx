@@ -1,14 +1,14 @@
-// Building blocks of pages: headers, loading, empty and error states, badges, fields.
+// Building blocks of pages: headers, loading, empty and error states, buttons, badges, fields, differences.
+import { Link, type LinkProps } from "@tanstack/react-router";
 import { CircleAlert, Search } from "lucide-react";
-import { useEffect, useRef, type InputHTMLAttributes, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes } from "react";
+import { useEffect, useRef, type ComponentProps, type ReactNode } from "react";
 
 import { ApiError } from "@/api/client";
 import { cx } from "@/lib";
-import { Button } from "./button";
 import { useTitle } from "./media";
 
-export function Page({ title, name, lead, actions, children, wide }: { title: ReactNode; name?: string; lead?: ReactNode; actions?: ReactNode; children: ReactNode; wide?: boolean }) {
-  useTitle(name ?? (typeof title === "string" ? title : undefined));
+export function Page({ title, lead, actions, children, wide }: { title: string; lead?: ReactNode; actions?: ReactNode; children: ReactNode; wide?: boolean }) {
+  useTitle(title);
   return (
     <div className="flex min-h-full flex-col">
       <header className="flex flex-wrap items-center gap-x-4 gap-y-2 border-b px-4 py-3 md:px-6">
@@ -23,7 +23,8 @@ export function Page({ title, name, lead, actions, children, wide }: { title: Re
   );
 }
 
-export function Panel({ title, actions, children, className }: { title?: ReactNode; actions?: ReactNode; children: ReactNode; className?: string }) {
+/** `inner` is the class of an element around the contents. */
+export function Panel({ title, actions, children, className, inner }: { title?: ReactNode; actions?: ReactNode; children: ReactNode; className?: string; inner?: string }) {
   return (
     <section className={cx("overflow-hidden rounded-lg border bg-panel", className)}>
       {title && (
@@ -32,9 +33,51 @@ export function Panel({ title, actions, children, className }: { title?: ReactNo
           {actions}
         </div>
       )}
-      {children}
+      {inner ? <div className={inner}>{children}</div> : children}
     </section>
   );
+}
+
+type Look = "solid" | "plain" | "quiet" | "danger";
+
+const LOOKS: Record<Look, string> = {
+  solid: "bg-solid text-white hover:bg-solid-hover",
+  plain: "bg-panel border border-edge hover:bg-hover",
+  quiet: "text-muted hover:bg-hover hover:text-text",
+  danger: "bg-panel border border-edge text-bad hover:bg-bad-soft",
+};
+
+const SHAPE =
+  "inline-flex h-8 shrink-0 items-center justify-center gap-1.5 rounded-md text-sm font-medium whitespace-nowrap transition-colors select-none disabled:opacity-50 pointer-coarse:h-9 [&_svg]:size-4 [&_svg]:shrink-0";
+
+export type ButtonProps = ComponentProps<"button"> & { look?: Look; icon?: ReactNode; busy?: boolean };
+
+export function Button({ look = "plain", icon, busy, children, className, disabled, ...rest }: ButtonProps) {
+  return (
+    <button
+      type="button"
+      disabled={disabled || busy}
+      className={cx(SHAPE, children ? "px-2.5" : "w-8 pointer-coarse:w-9", LOOKS[look], className)}
+      {...rest}
+    >
+      {busy ? <Spinner /> : icon}
+      {children}
+    </button>
+  );
+}
+
+/** A link to another page in the style of a button. */
+export function Go({ to, look = "plain", icon, children }: { to: LinkProps["to"]; look?: Look; icon?: ReactNode; children: ReactNode }) {
+  return (
+    <Link to={to} className={cx(SHAPE, "px-2.5", LOOKS[look])}>
+      {icon}
+      {children}
+    </Link>
+  );
+}
+
+export function Spinner() {
+  return <span aria-hidden className="size-3.5 animate-spin rounded-full border-2 border-current border-r-transparent" />;
 }
 
 const TONES = {
@@ -87,7 +130,28 @@ export function Notice({ tone = "info", children, actions }: { tone?: Tone; chil
   );
 }
 
-export function Skeleton({ rows = 6 }: { rows?: number }) {
+/** Shows one notice for each text. */
+export const Notices = ({ texts, tone = "warn" }: { texts: string[] | undefined; tone?: Tone }) =>
+  texts?.map((text) => (
+    <Notice key={text} tone={tone}>
+      {text}
+    </Notice>
+  ));
+
+/** Problems of an input, each with a JSON pointer to the invalid value. */
+export function Problems({ of }: { of: { pointer: string; detail: string }[] }) {
+  return (
+    <ul className="mt-1 list-disc pl-4">
+      {of.map((one) => (
+        <li key={one.pointer + one.detail}>
+          <code>{one.pointer || "/"}</code> {one.detail}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+export function Skeleton({ rows = 6 }: { rows?: number | undefined }) {
   return (
     <div aria-busy="true" aria-label="Loading" role="status" className="flex flex-col gap-2.5 p-4 md:p-6">
       {Array.from({ length: rows }, (_, row) => (
@@ -97,20 +161,24 @@ export function Skeleton({ rows = 6 }: { rows?: number }) {
   );
 }
 
+/** Shown in place of data: the error if loading failed, otherwise a loading indicator. */
+export const Missing = ({ error, retry, rows }: { error: unknown; retry: () => unknown; rows?: number }) =>
+  error ? <Failure error={error} retry={() => void retry()} /> : <Skeleton rows={rows} />;
+
 /** A field has full width unless its class sets a width. */
 const width = (className?: string) => (/(^|\s)w-/.test(className ?? "") ? className : cx("w-full", className));
 
 const FIELD = "rounded-md border border-edge bg-panel px-2.5 text-sm placeholder:text-faint disabled:opacity-60 aria-invalid:border-bad";
 
-export function Input({ className, ...rest }: InputHTMLAttributes<HTMLInputElement>) {
+export function Input({ className, ...rest }: ComponentProps<"input">) {
   return <input autoComplete="off" spellCheck={false} className={cx(FIELD, "h-8 pointer-coarse:h-10 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
-export function Textarea({ className, ...rest }: TextareaHTMLAttributes<HTMLTextAreaElement>) {
+export function Textarea({ className, ...rest }: ComponentProps<"textarea">) {
   return <textarea spellCheck={false} className={cx(FIELD, "min-h-16 py-1.5 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
-export function Select({ className, ...rest }: SelectHTMLAttributes<HTMLSelectElement>) {
+export function Select({ className, ...rest }: ComponentProps<"select">) {
   return <select className={cx(FIELD, "h-8 pr-7 pointer-coarse:h-10 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
@@ -130,17 +198,15 @@ export function SearchBox({ value, onChange, placeholder, className }: { value: 
   return (
     <div className={cx("relative min-w-40", className)}>
       <Search aria-hidden className="pointer-events-none absolute top-1/2 left-2.5 size-3.5 -translate-y-1/2 text-faint" />
-      <input
+      <Input
         ref={box}
         type="search"
         aria-label={placeholder}
         placeholder={placeholder}
         value={value}
-        autoComplete="off"
-        spellCheck={false}
         onChange={(event) => onChange(event.target.value)}
         onKeyDown={(event) => event.key === "Escape" && (value ? onChange("") : event.currentTarget.blur())}
-        className={cx(FIELD, "h-8 w-full pl-8 pointer-coarse:h-10 pointer-coarse:text-[16px] [&::-webkit-search-cancel-button]:hidden")}
+        className="w-full pl-8 [&::-webkit-search-cancel-button]:hidden"
       />
     </div>
   );
@@ -176,23 +242,39 @@ export function Fact({ name, children }: { name: string; children: ReactNode }) 
 }
 
 /** A row of choices, one of which is selected. */
-export function Chips<T extends string>({ label, value, choices, onChange }: { label: string; value: T; choices: { value: T; label: ReactNode }[]; onChange: (value: T) => void }) {
+export function Chips<T extends string>({ label, value, choices, onChange }: { label: string; value: T; choices: readonly (readonly [value: T, label: ReactNode])[]; onChange: (value: T) => void }) {
   return (
     <div role="group" aria-label={label} className="flex max-w-full items-center gap-1 overflow-x-auto p-0.5">
-      {choices.map((choice) => (
+      {choices.map(([choice, name]) => (
         <button
-          key={choice.value}
+          key={choice}
           type="button"
-          aria-pressed={choice.value === value}
-          onClick={() => onChange(choice.value)}
+          aria-pressed={choice === value}
+          onClick={() => onChange(choice)}
           className={cx(
             "inline-flex h-7 shrink-0 items-center gap-1.5 rounded-md px-2 text-sm whitespace-nowrap transition-colors pointer-coarse:h-9 pointer-coarse:px-3",
-            choice.value === value ? "bg-line font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
+            choice === value ? "bg-line font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
           )}
         >
-          {choice.label}
+          {name}
         </button>
       ))}
     </div>
+  );
+}
+
+/** A unified diff from the gateway. */
+export function Diff({ text }: { text: string }) {
+  return (
+    <pre tabIndex={0} aria-label="Difference" className="max-h-[60vh] overflow-auto bg-panel py-2 text-xs leading-5">
+      {text.replace(/\n$/, "").split("\n").map((line, at) => {
+        const kind = /^(\+\+\+|---)/.test(line) ? "head" : line[0];
+        return (
+          <span key={at} className={cx("block px-3.5 break-all whitespace-pre-wrap", kind === "+" && "bg-ok-soft text-ok", kind === "-" && "bg-bad-soft text-bad", (kind === "@" || kind === "head") && "text-faint")}>
+            {line || " "}
+          </span>
+        );
+      })}
+    </pre>
   );
 }

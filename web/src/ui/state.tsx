@@ -3,59 +3,43 @@ import type { Server } from "@/api/client";
 import { cx } from "@/lib";
 import type { Tone } from "./parts";
 
-const TONE_OF: Record<string, Tone> = {
-  running: "ok",
-  idle: "plain",
-  starting: "info",
-  stopping: "info",
-  backoff: "bad",
-  failed: "bad",
-  unavailable: "bad",
-  unusable: "bad",
-  blocked: "warn",
-  unresponsive: "warn",
-  needs_login: "warn",
-  stopped: "plain",
-  disabled: "plain",
+const STATES: Record<string, [word: string, tone: Tone]> = {
+  running: ["Running", "ok"],
+  idle: ["Idle", "plain"],
+  starting: ["Starting", "info"],
+  stopping: ["Stopping", "info"],
+  backoff: ["Restarting later", "bad"],
+  failed: ["Failed", "bad"],
+  unavailable: ["Unavailable", "bad"],
+  unusable: ["Unusable", "bad"],
+  blocked: ["Blocked", "warn"],
+  unresponsive: ["Unresponsive", "warn"],
+  needs_login: ["Needs sign-in", "warn"],
+  stopped: ["Stopped", "plain"],
+  disabled: ["Off", "plain"],
 };
 
-export const WORDS: Record<string, string> = {
-  running: "Running",
-  idle: "Idle",
-  starting: "Starting",
-  stopping: "Stopping",
-  backoff: "Restarting later",
-  failed: "Failed",
-  unavailable: "Unavailable",
-  unusable: "Unusable",
-  blocked: "Blocked",
-  unresponsive: "Unresponsive",
-  needs_login: "Needs sign-in",
-  stopped: "Stopped",
-  disabled: "Off",
+/** The colours of each tone, for the dot and for the text. */
+const HUES: Record<Tone, [dot: string, text: string]> = {
+  ok: ["bg-ok", "text-ok"],
+  warn: ["bg-warn", "text-warn"],
+  bad: ["bg-bad", "text-bad"],
+  info: ["bg-info", "text-info"],
+  accent: ["bg-accent", "text-accent"],
+  plain: ["bg-edge", "text-muted"],
 };
 
-const DOTS: Record<Tone, string> = {
-  ok: "bg-ok",
-  warn: "bg-warn",
-  bad: "bg-bad",
-  info: "bg-info",
-  accent: "bg-accent",
-  plain: "bg-edge",
-};
-
-export const tone = (status: string | undefined): Tone => TONE_OF[status ?? ""] ?? "plain";
-export const word = (status: string | undefined) => WORDS[status ?? ""] ?? status ?? "";
+export const tone = (status: string | undefined): Tone => STATES[status ?? ""]?.[1] ?? "plain";
+export const word = (status: string | undefined) => STATES[status ?? ""]?.[0] ?? status ?? "";
 
 export function Dot({ status, className }: { status: string | undefined; className?: string }) {
   const moving = status === "starting" || status === "stopping";
-  return <span aria-hidden className={cx("inline-block size-2 shrink-0 rounded-full", DOTS[tone(status)], moving && "pulse-dot", className)} />;
+  return <span aria-hidden className={cx("inline-block size-2 shrink-0 rounded-full", HUES[tone(status)][0], moving && "pulse-dot", className)} />;
 }
 
 export function State({ server }: { server: Server }) {
-  const hue = { ok: "text-ok", warn: "text-warn", bad: "text-bad", info: "text-info", accent: "text-accent", plain: "text-muted" }[tone(server.status)];
   return (
-    <span className={cx("inline-flex items-center gap-2 text-sm font-medium whitespace-nowrap", hue)}>
+    <span className={cx("inline-flex items-center gap-2 text-sm font-medium whitespace-nowrap", HUES[tone(server.status)][1])}>
       <Dot status={server.status} />
       {word(server.status)}
     </span>

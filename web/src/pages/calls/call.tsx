@@ -1,19 +1,18 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import { ChevronRight, RotateCcw } from "lucide-react";
+import { RotateCcw } from "lucide-react";
 import { useState } from "react";
 
-import { call as callQuery } from "@/api/calls";
-import type { Schemas } from "@/api/client";
-import { useCallerNames } from "@/api/keys";
+import { call as callQuery, useCallerNames } from "@/api/calls";
+import { useChange, type Schemas } from "@/api/client";
 import { servers } from "@/api/queries";
 import { ownerOf } from "@/api/tools";
 import { micros } from "@/lib";
-import { Button } from "@/ui/button";
-import { CopyButton, Json, pretty } from "@/ui/json";
+import { asJson, CopyButton, Json } from "@/ui/json";
 import { useTitle } from "@/ui/media";
+import { Crumbs } from "@/ui/navigation";
 import { Confirm } from "@/ui/overlay";
-import { Badge, Fact, Facts, Failure, Notice, Panel, Skeleton } from "@/ui/parts";
+import { Badge, Button, Fact, Facts, Missing, Notice, Panel } from "@/ui/parts";
 import { ResultView } from "../tools/result";
 import { run, type Ended } from "../tools/run";
 import { statusWord, TONES } from "./calls";
@@ -24,13 +23,12 @@ export function CallPage() {
   const { call: id } = route.useParams();
   const { data, error, refetch } = useQuery(callQuery(id));
   useTitle(data ? `${data.server}/${data.tool}` : "Call");
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton />;
+  if (!data) return <Missing error={error} retry={refetch} />;
   return <Shown call={data} />;
 }
 
 function Shown({ call }: { call: Schemas["WholeCall"] }) {
-  const client = useQueryClient();
+  const change = useChange("calls", "one", call.id);
   const known = useQuery(servers);
   const server = ownerOf({ server: call.server, project: call.project ?? null }, known.data);
   const nameOf = useCallerNames();
@@ -38,20 +36,16 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
   const [again, setAgain] = useState<Ended>();
   const replay = async () => {
     const given = JSON.parse(call.arguments!) as Record<string, unknown>;
-    setAgain(await run(server!.id!, "tools/call", { name: call.tool, arguments: given }, AbortSignal.timeout(600_000), { progress: () => {}, log: () => {} }, call.id));
-    await client.invalidateQueries({ queryKey: ["calls", "one", call.id] });
+    const made = run(server!.id!, "tools/call", { name: call.tool, arguments: given }, AbortSignal.timeout(600_000), { progress: () => {}, log: () => {} }, call.id);
+    await change(made.then(setAgain));
   };
   return (
     <article>
       <header className="flex flex-wrap items-center gap-x-4 gap-y-2 border-b px-4 py-3 md:px-6">
         <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
-          <div className="flex items-center gap-1 text-xs text-faint">
-            <Link to="/calls" className="hover:text-text hover:underline">
-              Calls
-            </Link>
-            <ChevronRight aria-hidden className="size-3" />
+          <Crumbs to="/calls" list="Calls">
             <span className="truncate font-mono">{call.id}</span>
-          </div>
+          </Crumbs>
           <div className="flex flex-wrap items-center gap-3">
             <h1 className="font-mono text-lg font-semibold break-all">
               <span className="font-normal text-faint">{call.server}/</span>
@@ -101,15 +95,15 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
         <div className="flex min-w-0 flex-col gap-4">
           {call.error && <Notice tone="bad">{call.error}</Notice>}
           {again && (
-            <Panel title="Replayed just now">
-              <div className="p-3.5">{"result" in again ? <ResultView result={again.result} /> : <Notice tone="bad">{again.problem.detail ?? "It failed."}</Notice>}</div>
+            <Panel title="Replayed just now" inner="p-3.5">
+              {"result" in again ? <ResultView result={again.result} /> : <Notice tone="bad">{again.problem.detail ?? "It failed."}</Notice>}
             </Panel>
           )}
           <Body title="Arguments" text={call.arguments} />
           {call.finished_at && <Body title="Result" text={call.result} />}
         </div>
       </div>
-      <Confirm open={asking} onOpenChange={setAsking} title={`Call ${call.tool} again?`} action="Call it" look="solid" onConfirm={replay}>
+      <Confirm open={asking} onClose={() => setAsking(false)} title={`Call ${call.tool} again?`} action="Call it" look="solid" onConfirm={replay}>
         The server <strong className="text-text">{call.server}</strong> gets the same arguments again, on your behalf. The tool repeats everything that it does.
       </Confirm>
     </article>
@@ -125,17 +119,10 @@ function Body({ title, text }: { title: string; text?: string | null | undefined
         {title}: not recorded. Set <code>bodies = "full"</code> under <code>[audit]</code> in toolwharf.toml to record the bodies of later calls.
       </Notice>
     );
-  let shown = text;
-  try {
-    shown = pretty(JSON.parse(text));
-  } catch {
-    // Not JSON: shown as recorded.
-  }
+  const shown = asJson(text) ?? text;
   return (
-    <Panel title={title} actions={<CopyButton label={`Copy: ${title}`} text={text} />}>
-      <div className="p-2">
-        <Json label={title} value={shown.slice(0, 200_000)} />
-      </div>
+    <Panel title={title} actions={<CopyButton label={`Copy: ${title}`} text={text} />} inner="p-2">
+      <Json label={title} value={shown.slice(0, 200_000)} />
     </Panel>
   );
 }

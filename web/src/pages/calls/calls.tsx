@@ -3,15 +3,14 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Activity } from "lucide-react";
 import { lazy, Suspense, useEffect, useMemo, useState, type ReactNode } from "react";
 
-import { calls as callsQuery, fits, DEFAULT_SPAN, SPANS, statistics, STATUSES, type Filter, type Statistics } from "@/api/calls";
-import type { Call } from "@/api/client";
-import { useCallerNames } from "@/api/keys";
+import { calls as callsQuery, DEFAULT_SPAN, fits, SPANS, statistics, STATUSES, useCallerNames, type Filter } from "@/api/calls";
+import type { Call, Schemas } from "@/api/client";
 import { onCall } from "@/api/live";
 import { projects, servers } from "@/api/queries";
 import { count, cx, micros, moment } from "@/lib";
-import { Button } from "@/ui/button";
+import { Choose } from "@/ui/form";
 import { useIsWide } from "@/ui/media";
-import { Badge, Chips, Empty, Failure, Input, Page, Select, Skeleton, type Tone } from "@/ui/parts";
+import { Badge, Button, Chips, Empty, Failure, Input, Page, Skeleton, type Tone } from "@/ui/parts";
 import { Rows } from "@/ui/rows";
 import type { Series } from "@/ui/chart";
 
@@ -42,7 +41,7 @@ export function Calls() {
       title="Calls"
       wide
       actions={
-        <Chips label="Time" value={filter.span ?? DEFAULT_SPAN} onChange={(span) => set({ span })} choices={Object.entries(SPANS).map(([value, { label }]) => ({ value, label }))} />
+        <Chips label="Time" value={filter.span ?? DEFAULT_SPAN} onChange={(span) => set({ span })} choices={Object.entries(SPANS).map(([value, { label }]) => [value, label] as const)} />
       }
     >
       <Figures filter={filter} />
@@ -135,30 +134,13 @@ function Filters({ filter, set }: { filter: Filter; set: (change: Partial<Filter
   const known = useQuery(servers);
   const all = useQuery(projects);
   const names = [...new Set(known.data?.map((one) => one.name!))].sort();
+  if (filter.server && !names.includes(filter.server)) names.push(filter.server);
   return (
     <div className="flex flex-wrap items-center gap-2 border-b px-4 py-2 md:px-6">
-      <Select aria-label="Server" className="w-auto max-w-44" value={filter.server ?? ""} onChange={(event) => set({ server: event.target.value })}>
-        <option value="">All servers</option>
-        {names.map((name) => (
-          <option key={name}>{name}</option>
-        ))}
-        {filter.server && !names.includes(filter.server) && <option>{filter.server}</option>}
-      </Select>
-      <Select aria-label="Outcome" className="w-auto" value={filter.status ?? ""} onChange={(event) => set({ status: event.target.value as never })}>
-        <option value="">All outcomes</option>
-        {STATUSES.map((one) => (
-          <option key={one} value={one}>
-            {statusWord(one)}
-          </option>
-        ))}
-      </Select>
+      <Choose aria-label="Server" className="w-auto max-w-44" value={filter.server ?? ""} onChange={(server) => set({ server })} none="All servers" choices={names} />
+      <Choose aria-label="Outcome" className="w-auto" value={filter.status ?? ""} onChange={(status) => set({ status: status as never })} none="All outcomes" choices={STATUSES.map((one) => [one, statusWord(one)])} />
       {!!all.data?.length && (
-        <Select aria-label="Project" className="w-auto max-w-44" value={filter.project ?? ""} onChange={(event) => set({ project: event.target.value })}>
-          <option value="">All projects</option>
-          {all.data.map((one) => (
-            <option key={one.id}>{one.id}</option>
-          ))}
-        </Select>
+        <Choose aria-label="Project" className="w-auto max-w-44" value={filter.project ?? ""} onChange={(project) => set({ project })} none="All projects" choices={all.data.map((one) => one.id)} />
       )}
       <Typed label="Tool" value={filter.tool} onChange={(tool) => set({ tool })} />
       <Typed label="Caller" value={filter.caller} onChange={(caller) => set({ caller })} />
@@ -222,7 +204,7 @@ const Figure = ({ name, children }: { name: string; children: ReactNode }) => (
   </div>
 );
 
-function series(data: Statistics): { times: number[]; counts: Series[]; times_taken: Series[] } {
+function series(data: Schemas["CallStatistics"]): { times: number[]; counts: Series[]; times_taken: Series[] } {
   const { buckets } = data;
   return {
     times: buckets.map((one) => new Date(one.start).getTime() / 1000),

@@ -1,23 +1,19 @@
 // The App of a tool that the agent called. Shown while the tool runs, and again when the conversation is reopened.
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { createContext, useContext, useMemo } from "react";
 
 import { AppView } from "@/apps/app";
 import { appOf } from "@/apps/host";
-import { get, type Schemas, type Tool } from "@/api/client";
-import { listed, servers } from "@/api/queries";
-import { approve, ownerOf, refuse, type Definition } from "@/api/tools";
-import type { Asked, Result } from "@/pages/tools/run";
-import { Button } from "@/ui/button";
-import { Diff } from "@/ui/diff";
+import { useChange, type Tool } from "@/api/client";
+import { chatTools, listed, servers } from "@/api/queries";
+import { approve, offer, ownerOf, type Definition } from "@/api/tools";
+import { KeptBack } from "@/pages/tools/changes";
+import type { Asked, Params, Result } from "@/pages/tools/run";
 import { attempt } from "@/ui/overlay";
-import { Panel } from "@/ui/parts";
 import type { ToolUse } from "./said";
 
-type Args = Record<string, unknown>;
-
 /** The page's handlers for messages from Apps and for approvals of tools. `send` is absent during a turn. */
-export const AppsOf = createContext<{ project: string | undefined; send?: ((text: string) => void) | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void; /** Answers what a server asks in the course of a call. */ onAnswer: (call: string, answers: Args, asked: Record<string, Asked>) => void }>({
+export const AppsOf = createContext<{ project: string | undefined; send?: ((text: string) => void) | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void; /** Sends the answers to a server's questions during a call. */ onAnswer: (call: string, answers: Params, asked: Record<string, Asked>) => void }>({
   project: undefined,
   onMessage: () => {},
   onContext: () => {},
@@ -27,10 +23,7 @@ export const AppsOf = createContext<{ project: string | undefined; send?: ((text
 /** Finds the tool of a call, with its server. Returns nothing if the agent's tool name is ambiguous. */
 function useTool(tool: ToolUse) {
   const { project } = useContext(AppsOf);
-  const tools = useQuery({
-    queryKey: ["tools", "chat", project ?? ""],
-    queryFn: async ({ signal }) => (await get<{ tools: Schemas["Tool"][] }>(`/api/v1/tools${project ? `?project=${encodeURIComponent(project)}` : ""}`, signal)).tools,
-  });
+  const tools = useQuery(chatTools(project));
   const all = useQuery(servers);
   const meant = tools.data?.filter((one) => (one.native === tool.name || one.name === tool.name) && (!tool.server || one.server === tool.server));
   const one = meant?.length === 1 ? meant[0] : undefined;
@@ -47,37 +40,23 @@ export function AppOf({ tool }: { tool: ToolUse }) {
 export function ApprovalOf({ tool }: { tool: ToolUse }) {
   const known = useTool(tool);
   const { send } = useContext(AppsOf);
-  const client = useQueryClient();
+  const change = useChange("tools");
   if (!known?.one.kept_back || !known.one.enabled) return null;
   const { one, owner } = known;
-  const decide = (deciding: () => Promise<unknown>, said: string) =>
-    void attempt(async () => {
-      await deciding();
-      await client.invalidateQueries({ queryKey: ["tools"] });
-      send?.(said);
-    });
+  const decide = (deciding: () => Promise<unknown>, said: string) => void attempt(() => change(deciding()).then(() => send?.(said)));
   return (
-    <Panel
+    <KeptBack
+      tool={one}
       title={
         <h3 className="text-sm font-semibold">
           The definition of <span className="font-mono">{one.native}</span> changed
         </h3>
       }
-      actions={
-        <div className="flex gap-2">
-          <Button look="danger" disabled={!send} onClick={() => decide(() => refuse(owner, one), `I switched the tool ${one.native} off. Go on without it.`)}>
-            Switch it off
-          </Button>
-          {one.quarantine && (
-            <Button look="solid" disabled={!send} onClick={() => decide(() => approve(owner, [one]), `I approved the changed tool ${one.native}. Go on.`)}>
-              Approve and go on
-            </Button>
-          )}
-        </div>
-      }
-    >
-      {one.quarantine?.diff ? <Diff text={one.quarantine.diff} /> : <p className="px-3.5 py-3 text-sm text-muted">{one.kept_back}</p>}
-    </Panel>
+      approval="Approve and go on"
+      disabled={!send}
+      onRefuse={() => decide(() => offer(owner, one, false), `I switched the tool ${one.native} off. Go on without it.`)}
+      onApprove={() => decide(() => approve(owner, [one]), `I approved the changed tool ${one.native}. Go on.`)}
+    />
   );
 }
 
@@ -87,7 +66,7 @@ function Known({ tool, one, server }: { tool: ToolUse; one: Tool; server: string
   const definition = definitions.data?.find((each) => each.name === one.native);
   const uri = appOf(definition);
   const { state, result: text, pictures, bytes, whole } = tool;
-  // A truncated result is not usable. The whole result follows when the turn is over.
+  // A truncated result is not usable. The whole result is loaded when the turn is over.
   const isCut = bytes !== undefined && new Blob([text ?? ""]).size < bytes;
   const result = useMemo<Result | undefined>(() => {
     if (whole) return whole;
@@ -104,7 +83,7 @@ function Known({ tool, one, server }: { tool: ToolUse; one: Tool; server: string
       server={server}
       definition={definition}
       uri={uri}
-      args={(tool.input ?? {}) as Args}
+      args={(tool.input ?? {}) as Params}
       result={result}
       cancelled={state === "ended" ? "The turn was stopped." : undefined}
       onMessage={onMessage}

@@ -3,15 +3,14 @@ import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { ArrowUp, History, MessageSquare, MessageSquarePlus, Square, Trash2 } from "lucide-react";
 import { useCallback, useContext, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 
-import { ApiError, get, request, type Schemas } from "@/api/client";
-import { settings } from "@/api/queries";
+import { api, ApiError, ok, type Schemas } from "@/api/client";
+import { chatTools, settings } from "@/api/queries";
 import { events } from "@/api/sse";
 import { cx, moment } from "@/lib";
-import { Button } from "@/ui/button";
-import { CopyButton, pretty } from "@/ui/json";
+import { asJson, CopyButton, pretty } from "@/ui/json";
 import { useIsWide, useTitle } from "@/ui/media";
 import { attempt, Confirm, Dialog } from "@/ui/overlay";
-import { Empty, message, Notice } from "@/ui/parts";
+import { Button, Empty, message, Notice } from "@/ui/parts";
 import { Questions } from "@/pages/tools/questions";
 import type { Asked } from "@/pages/tools/run";
 import { AppOf, ApprovalOf, AppsOf } from "./app";
@@ -26,10 +25,11 @@ const MAX_SHOWN_CHARS = 20_000;
 type Info = Schemas["ConversationInfo"];
 type Kept = Parameters<typeof told>[0];
 
-const path = (what: string, project: string | undefined, more: Record<string, string> = {}) => {
-  const query = new URLSearchParams({ ...more, ...(project ? { project } : {}) }).toString();
-  return `/api/v1${what}${query ? `?${query}` : ""}`;
-};
+const CONVERSATION = "/api/v1/conversations/{conversation}";
+/** The parameters of a request about a conversation. */
+const about = (conversation: string, project: string | undefined) => ({ path: { conversation }, query: { project } });
+
+const stored = async (conversation: string, project: string | undefined, signal?: AbortSignal) => (await ok(api.GET(CONVERSATION, { params: about(conversation, project), signal }))) as unknown as Kept;
 
 export function Chat() {
   const { project, c } = route.useSearch();
@@ -49,7 +49,7 @@ export function Chat() {
   const shown = useRef<string | undefined>(undefined);
   const known = useQuery({
     queryKey: ["conversations", project ?? ""],
-    queryFn: async ({ signal }) => (await get<Schemas["Conversations"]>(path("/conversations", project, { limit: "100" }), signal)).conversations.filter((one) => project || !one.project),
+    queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/conversations", { params: { query: { limit: 100, project } }, signal }))).conversations.filter((one) => project || !one.project),
   });
   const set = useQuery({ ...settings, retry: false });
   const lacksModel = set.data?.settings.some((one) => one.key === "agent.model" && one.value == null);
@@ -63,7 +63,7 @@ export function Chat() {
     setStatus("");
     if (!c) return;
     const over = new AbortController();
-    get<Kept>(path(`/conversations/${encodeURIComponent(c)}`, project), over.signal)
+    stored(c, project, over.signal)
       .then((kept) => setSaid(told(kept)))
       .catch((error: unknown) => over.signal.aborted || setSaid([{ whose: "theirs", parts: [{ kind: "wrong", text: message(error) }] }]));
     return () => over.abort();
@@ -81,8 +81,8 @@ export function Chat() {
     const note = (kind: "wrong" | "note", what: string) => setSaid((old) => answer(old, (parts) => [...parts, { kind, text: what }]));
     let isOver = false;
     try {
-      const response = await begun(path("/chat", project), { message: text, can_answer: true, ...(shown.current ? { conversation: shown.current } : {}) }, over_.signal);
-      for await (const { event, data } of events(response)) {
+      const stream = await begun(project, { message: text, can_answer: true, ...(shown.current ? { conversation: shown.current } : {}) }, over_.signal);
+      for await (const { event, data } of events(stream)) {
         if (over_.signal.aborted) break;
         const what = JSON.parse(data) as { id?: string | null; pause_ms?: number };
         if (event === "conversation" && what.id) {
@@ -102,7 +102,7 @@ export function Chat() {
     setSaid((old) => answer(old, over));
     const id = shown.current;
     if (id && isOver)
-      void get<Kept>(path(`/conversations/${encodeURIComponent(id)}`, project))
+      void stored(id, project)
         .then((kept) => shown.current === id && setSaid((old) => whole(old, told(kept))))
         .catch(() => {});
     void client.invalidateQueries({ queryKey: ["conversations"] });
@@ -118,7 +118,7 @@ export function Chat() {
       onContext: (call: string, text: string) => contexts.current.set(call, text),
       onAnswer: (call: string, answers: Record<string, unknown>, asked: Record<string, Asked>) => {
         setSaid((old) => asking(old, call, undefined));
-        void attempt(() => request(path(`/conversations/${encodeURIComponent(shown.current!)}/answers`, project), { method: "POST", json: { call, answers } })).then(
+        void attempt(() => ok(api.POST(`${CONVERSATION}/answers`, { params: about(shown.current!, project), body: { call, answers } as never }))).then(
           (done) => done || setSaid((old) => asking(old, call, asked)),
         );
       },
@@ -131,7 +131,7 @@ export function Chat() {
       current={c}
       onOpen={(id) => (setIsOpen(false), go(id))}
       onRemove={async (id) => {
-        await request(path(`/conversations/${encodeURIComponent(id)}`, project), { method: "DELETE" });
+        await ok(api.DELETE(CONVERSATION, { params: about(id, project) }));
         if (id === c) go(undefined);
         await known.refetch();
       }}
@@ -172,18 +172,18 @@ export function Chat() {
           {status}
         </p>
       </section>
-      <Dialog open={isOpen && !isWide} onOpenChange={setIsOpen} title="Conversations">
+      <Dialog open={isOpen && !isWide} onClose={() => setIsOpen(false)} title="Conversations">
         {history}
       </Dialog>
     </div>
   );
 }
 
-/** A stopped turn ends at the gateway a moment later. The next turn waits for that. */
-async function begun(to: string, body: unknown, signal: AbortSignal): Promise<Response> {
+/** Begins a turn. Waits if a stopped turn has not ended at the gateway yet. */
+async function begun(project: string | undefined, body: Schemas["ChatRequest"], signal: AbortSignal): Promise<Response["body"]> {
   for (let tries = 1; ; tries++) {
     try {
-      return await request(to, { method: "POST", json: body, signal });
+      return await ok(api.POST("/api/v1/chat", { params: { query: { project } }, body, signal, parseAs: "stream" }));
     } catch (error) {
       if (!(error instanceof ApiError && error.status === 409) || tries >= 5) throw error;
       await new Promise((go) => setTimeout(go, 300 * tries));
@@ -200,11 +200,7 @@ function NoModel() {
 }
 
 function Welcome({ project }: { project: string | undefined }) {
-  const { data } = useQuery({
-    queryKey: ["tools", "chat", project ?? ""],
-    refetchInterval: 3_000,
-    queryFn: async ({ signal }) => (await get<{ tools: Schemas["Tool"][] }>(path("/tools", project), signal)).tools,
-  });
+  const { data } = useQuery({ ...chatTools(project), refetchInterval: 3_000 });
   const servers = new Map<string, number>();
   for (const tool of data ?? []) if (tool.enabled) servers.set(tool.server, (servers.get(tool.server) ?? 0) + 1);
   return (
@@ -240,7 +236,7 @@ function Conversations({ known, current, onOpen, onRemove }: { known: Info[] | u
           </li>
         ))}
       </ul>
-      <Confirm open={!!removing} onOpenChange={(open) => !open && setRemoving(undefined)} title="Delete this conversation?" action="Delete" onConfirm={() => onRemove(removing!.id)}>
+      <Confirm open={!!removing} onClose={() => setRemoving(undefined)} title="Delete this conversation?" action="Delete" onConfirm={() => onRemove(removing!.id)}>
         {removing?.title}
       </Confirm>
     </>
@@ -325,13 +321,7 @@ function gist(input: unknown): string {
 }
 
 function asText(value: unknown): string {
-  let text = typeof value === "string" ? value : pretty(value);
-  if (typeof value === "string" && /^\s*[[{]/.test(value))
-    try {
-      text = pretty(JSON.parse(value));
-    } catch {
-      // Not JSON, or truncated JSON.
-    }
+  const text = typeof value === "string" ? (asJson(value) ?? value) : pretty(value);
   return text.length > MAX_SHOWN_CHARS ? `${text.slice(0, MAX_SHOWN_CHARS)}\n… (${text.length} characters in all)` : text;
 }
 

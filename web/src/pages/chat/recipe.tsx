@@ -1,6 +1,4 @@
 // The card of the tool `display_recipe`.
-import type { ReactNode } from "react";
-
 import { isLink, Outside } from "@/ui/outside";
 
 type Recipe = Record<string, unknown>;
@@ -45,20 +43,8 @@ export function RecipeCard({ recipe }: { recipe: Recipe }) {
         </dl>
       </header>
       <div className="grid gap-5 px-5 py-4 sm:grid-cols-[2fr_3fr]">
-        <Part title="Ingredients">
-          <ul role="list" className="ingredients flex flex-col gap-1 text-sm">
-            {lines(recipe["ingredients"]).map((line, at) => (
-              <li key={at} className="break-words">{line}</li>
-            ))}
-          </ul>
-        </Part>
-        <Part title="Steps">
-          <ol role="list" className="steps flex list-inside list-decimal flex-col gap-2 text-sm">
-            {lines(recipe["steps"]).map((line, at) => (
-              <li key={at} className="break-words">{line}</li>
-            ))}
-          </ol>
-        </Part>
+        <Part title="Ingredients" as="ul" className="ingredients flex flex-col gap-1 text-sm" items={lines(recipe["ingredients"])} />
+        <Part title="Steps" as="ol" className="steps flex list-inside list-decimal flex-col gap-2 text-sm" items={lines(recipe["steps"])} />
       </div>
       {notes && <p className="notes px-5 pb-4 text-sm break-words text-muted">{notes}</p>}
       {(source || !!tags.length) && (
@@ -81,10 +67,14 @@ export function RecipeCard({ recipe }: { recipe: Recipe }) {
   );
 }
 
-const Part = ({ title, children }: { title: string; children: ReactNode }) => (
+const Part = ({ title, as: List, className, items }: { title: string; as: "ul" | "ol"; className: string; items: string[] }) => (
   <section>
     <h3 className="mb-2 text-sm font-semibold">{title}</h3>
-    {children}
+    <List role="list" className={className}>
+      {items.map((item, at) => (
+        <li key={at} className="break-words">{item}</li>
+      ))}
+    </List>
   </section>
 );
 

@@ -2,11 +2,11 @@
 import type { Asked, Result } from "@/pages/tools/run";
 import { isRecipe } from "./recipe";
 
-export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number | undefined; /** As the server gave it, for the tool's App. */ whole?: Result | undefined; /** What the server wants to know before it goes on. */ asked?: Record<string, Asked> | undefined };
+export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number | undefined; /** The whole result as the server sent it, for the tool's App. */ whole?: Result | undefined; /** The server's questions, which must be answered before the call continues. */ asked?: Record<string, Asked> | undefined };
 export type Part = { kind: "text" | "thinking"; text: string } | ToolUse | { kind: "recipe"; recipe: Record<string, unknown> } | { kind: "note" | "wrong" | "usage"; text: string };
 export type Said = { whose: "mine"; text: string } | { whose: "theirs"; parts: Part[] };
 
-/** Changes the last answer, or adds one. */
+/** Changes the agent's last message, or adds one. */
 export function answer(said: Said[], change: (parts: Part[]) => Part[]): Said[] {
   const last = said.at(-1);
   if (last?.whose !== "theirs") return [...said, { whose: "theirs", parts: change([]) }];

@@ -1,14 +1,14 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { KeyRound, Plus, Trash2 } from "lucide-react";
+import { useQuery } from "@tanstack/react-query";
+import { KeyRound } from "lucide-react";
 import { useState } from "react";
 
-import { api, ok, type Schemas } from "@/api/client";
+import { api, ok, useChange, type Schemas } from "@/api/client";
 import { ago, moment } from "@/lib";
-import { Button } from "@/ui/button";
+import { ChoiceField, DialogForm, TextField, useSubmit } from "@/ui/form";
 import { Snippet } from "@/ui/json";
-import { Confirm, Dialog, toast } from "@/ui/overlay";
-import { Badge, Empty, Failure, Field, Input, message, Notice, Page, Panel, Select, Skeleton } from "@/ui/parts";
-import { Table } from "@/ui/table";
+import { Listing } from "@/ui/listing";
+import { Dialog, toast } from "@/ui/overlay";
+import { Badge, Button, Notice, Page } from "@/ui/parts";
 
 type Key = Schemas["Key"];
 type Role = "read" | "call" | "manage";
@@ -29,83 +29,58 @@ export function AllKeys() {
 }
 
 export function Keys({ project }: { project?: string }) {
-  const client = useQueryClient();
-  const { data, error, refetch } = useQuery({
+  const change = useChange("keys");
+  const query = useQuery({
     queryKey: ["keys", project ?? ""],
     queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/keys", { params: { query: { limit: 1000, ...(project ? { project } : {}) } }, signal }))).keys,
+    select: (keys) => keys.filter((key) => !key.revoked_at),
   });
   const [making, setMaking] = useState(false);
-  const [revoking, setRevoking] = useState<Key>();
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton />;
-  const living = data.filter((key) => !key.revoked_at);
-  const add = (
-    <Button look="solid" icon={<Plus />} onClick={() => setMaking(true)}>
-      New key
-    </Button>
-  );
+  const revoke = async (key: Key) => {
+    await change(ok(api.DELETE("/api/v1/keys/{key}", { params: { path: { key: key.id } } })));
+    toast(`${key.name} is revoked.`);
+  };
   return (
     <>
-      {living.length ? (
-        <Panel title="Keys" actions={add}>
-          <Table
-            label="Keys"
-            items={living}
-            id={(key) => key.id}
-            columns={[
-              { name: "Name", show: (key) => <span className="font-medium">{key.name}</span> },
-              { name: "Role", show: (key) => <Badge tone={key.role === "admin" ? "warn" : "plain"}>{key.role}</Badge> },
-              ...(project ? [] : [{ name: "Project", show: (key: Key) => <span className="text-muted">{key.project ?? "all"}</span> }]),
-              { name: "Ends in", wide: true, show: (key) => <code className="text-faint">…{key.hint}</code> },
-              { name: "Used", wide: true, show: (key) => <span className="text-muted">{key.last_used_at ? ago(key.last_used_at) : "never"}</span> },
-              { name: "Expires", wide: true, show: (key) => <span className="text-muted">{key.expires_at ? moment(key.expires_at) : "never"}</span> },
-              { name: "", right: true, show: (key) => <Button look="quiet" aria-label={`Revoke ${key.name}`} icon={<Trash2 />} onClick={() => setRevoking(key)} /> },
-            ]}
-          />
-        </Panel>
-      ) : (
-        <Empty icon={<KeyRound />} title="No keys yet" action={add}>
-          Clients that are not on this machine need one.
-        </Empty>
-      )}
-      {making && <NewKey project={project} onClose={() => setMaking(false)} />}
-      <Confirm
-        open={!!revoking}
-        onOpenChange={(open) => !open && setRevoking(undefined)}
-        title={`Revoke ${revoking?.name ?? "the key"}?`}
-        action="Revoke"
-        onConfirm={async () => {
-          await ok(api.DELETE("/api/v1/keys/{key}", { params: { path: { key: revoking!.id } } }));
-          await client.invalidateQueries({ queryKey: ["keys"] });
-          toast(`${revoking!.name} is revoked.`);
-        }}
+      <Listing
+        query={query}
+        label="Keys"
+        id={(key) => key.id}
+        columns={[
+          { name: "Name", show: (key) => <span className="font-medium">{key.name}</span> },
+          { name: "Role", show: (key) => <Badge tone={key.role === "admin" ? "warn" : "plain"}>{key.role}</Badge> },
+          ...(project ? [] : [{ name: "Project", show: (key: Key) => <span className="text-muted">{key.project ?? "all"}</span> }]),
+          { name: "Ends in", wide: true, show: (key) => <code className="text-faint">…{key.hint}</code> },
+          { name: "Used", wide: true, show: (key) => <span className="text-muted">{key.last_used_at ? ago(key.last_used_at) : "never"}</span> },
+          { name: "Expires", wide: true, show: (key) => <span className="text-muted">{key.expires_at ? moment(key.expires_at) : "never"}</span> },
+        ]}
+        removal={{ verb: "Revoke", name: (key) => key.name, run: revoke, warning: "Clients that use it are rejected at once. This cannot be undone, but you can create a new key." }}
+        add="New key"
+        onAdd={() => setMaking(true)}
+        icon={<KeyRound />}
+        empty="No keys yet"
       >
-        Clients that use it are rejected at once. This cannot be undone, but you can create a new key.
-      </Confirm>
+        Clients that are not on this machine need one.
+      </Listing>
+      {making && <NewKey project={project} onClose={() => setMaking(false)} />}
     </>
   );
 }
 
 function NewKey({ project, onClose }: { project: string | undefined; onClose: () => void }) {
-  const client = useQueryClient();
+  const change = useChange("keys");
   const [name, setName] = useState("");
   const [role, setRole] = useState<Role>("call");
   const [days, setDays] = useState("");
   const [token, setToken] = useState<string>();
-  const [error, setError] = useState<unknown>();
-  const make = async () => {
-    setError(undefined);
-    try {
-      const expires_at = days ? new Date(Date.now() + Number(days) * 86_400_000).toISOString() : null;
-      const made = await ok(api.POST("/api/v1/keys", { params: { query: project ? { project } : {} }, body: { name, ...(project ? { role } : {}), expires_at } as never }));
-      setToken(made.token);
-      await client.invalidateQueries({ queryKey: ["keys"] });
-    } catch (failed) {
-      setError(failed);
-    }
+  const { error, submit } = useSubmit();
+  const make = () => {
+    const expires_at = days ? new Date(Date.now() + Number(days) * 86_400_000).toISOString() : null;
+    const asked = ok(api.POST("/api/v1/keys", { params: { query: project ? { project } : {} }, body: { name, ...(project ? { role } : {}), expires_at } as never }));
+    return submit(() => change(asked.then((made) => setToken(made.token))));
   };
   return (
-    <Dialog open onOpenChange={onClose} title={token ? "Key created" : project ? `New key for ${project}` : "New administrator key"} description={token ? "Copy it now: it is not shown again." : undefined}>
+    <Dialog onClose={onClose} title={token ? "Key created" : project ? `New key for ${project}` : "New administrator key"} description={token ? "Copy it now: it is not shown again." : undefined}>
       {token ? (
         <div className="flex flex-col gap-4">
           <Snippet text={token} />
@@ -116,37 +91,15 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
           </div>
         </div>
       ) : (
-        <form className="flex flex-col gap-4" onSubmit={(event) => (event.preventDefault(), void make())}>
-          <Field label="Name" help="Records of calls have it.">
-            <Input value={name} onChange={(event) => setName(event.target.value)} required autoFocus />
-          </Field>
+        <DialogForm onSubmit={make} onCancel={onClose} action="Make it" error={error}>
+          <TextField label="Name" help="Records of calls have it." value={name} onChange={setName} required autoFocus />
           {project ? (
-            <Field label="Role" help={`It may ${ROLES[role]}.`}>
-              <Select value={role} onChange={(event) => setRole(event.target.value as Role)}>
-                {Object.keys(ROLES).map((one) => (
-                  <option key={one}>{one}</option>
-                ))}
-              </Select>
-            </Field>
+            <ChoiceField label="Role" help={`It may ${ROLES[role]}.`} value={role} onChange={(chosen) => setRole(chosen as Role)} choices={Object.keys(ROLES)} />
           ) : (
             <Notice tone="warn">A key without a project is an administrator key and may do everything. Create keys with fewer permissions in a project.</Notice>
           )}
-          <Field label="Expires">
-            <Select value={days} onChange={(event) => setDays(event.target.value)}>
-              <option value="">never</option>
-              <option value="30">in 30 days</option>
-              <option value="90">in 90 days</option>
-              <option value="365">in a year</option>
-            </Select>
-          </Field>
-          {!!error && <Notice tone="bad">{message(error)}</Notice>}
-          <div className="flex justify-end gap-2">
-            <Button onClick={onClose}>Cancel</Button>
-            <Button look="solid" type="submit">
-              Make it
-            </Button>
-          </div>
-        </form>
+          <ChoiceField label="Expires" value={days} onChange={setDays} none="never" choices={[["30", "in 30 days"], ["90", "in 90 days"], ["365", "in a year"]]} />
+        </DialogForm>
       )}
     </Dialog>
   );

@@ -1,16 +1,15 @@
-// A server's entry, wherever it is stored: as a form and as JSON, validated and compared before it is saved.
+// The configuration of a server. Every entry can be edited as a form and as JSON, regardless of where it is stored. It is
+// validated, and compared with the stored one, before it is saved.
 import type { RJSFSchema } from "@rjsf/utils";
 import { queryOptions, useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useState } from "react";
+import { useState } from "react";
 
-import { api, ApiError, get, ok, type Schemas, type Server } from "@/api/client";
-import { Button } from "@/ui/button";
-import { Diff } from "@/ui/diff";
+import { api, ApiError, ok, type Schemas, type Server } from "@/api/client";
+import { SchemaForm } from "@/form/lazy";
+import { Decide, useSubmit } from "@/ui/form";
 import { Json, pretty } from "@/ui/json";
 import { Dialog, toast } from "@/ui/overlay";
-import { Chips, Failure, message, Notice, Panel, Skeleton } from "@/ui/parts";
-
-const SchemaForm = lazy(() => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm })));
+import { Button, Chips, Diff, Fact, Facts, message, Missing, Notice, Notices, Panel, Problems, Skeleton } from "@/ui/parts";
 
 type Entry = Record<string, unknown>;
 type Kept = { entry: Schemas["DeclaredEntry"]; tag: string };
@@ -18,7 +17,7 @@ type Kept = { entry: Schemas["DeclaredEntry"]; tag: string };
 const kept = (id: string) =>
   queryOptions({
     queryKey: ["entry", id],
-    // Never refetched while the user edits. A concurrent change is detected on save.
+    // The entry is never refetched while the user edits it. A concurrent change is detected on save.
     staleTime: Infinity,
     gcTime: 0,
     queryFn: async ({ signal }): Promise<Kept> => {
@@ -32,7 +31,9 @@ const schemas = queryOptions({
   queryKey: ["openapi"],
   staleTime: Infinity,
   queryFn: async ({ signal }) => {
-    const { components } = await get<{ components: { schemas: Record<string, RJSFSchema> } }>("/openapi.json", signal);
+    // The document does not describe its own route.
+    const get = api.GET as unknown as (path: string, init: RequestInit) => Promise<{ data?: unknown; response: Response }>;
+    const { components } = (await ok(get("/openapi.json", { signal }))) as { components: { schemas: Record<string, RJSFSchema> } };
     return JSON.parse(JSON.stringify(components.schemas).replaceAll("#/components/schemas/", "#/$defs/")) as Record<string, RJSFSchema>;
   },
 });
@@ -74,11 +75,32 @@ function simple(schema: RJSFSchema, value: unknown, all: Record<string, RJSFSche
   return { ...(found ?? parts[0]), ...rest };
 }
 
-export function EntryOf({ server }: { server: Server }) {
+export function Configuration({ server }: { server: Server }) {
+  return (
+    <div className="grid gap-4 p-4 md:p-6 xl:grid-cols-[3fr_2fr] xl:items-start">
+      <EntryOf key={server.id} server={server} />
+      <Panel title="Effective configuration">
+        <Facts>
+          <Fact name="Declared">{server.declared}</Fact>
+          <Fact name="Target"><code className="break-all">{server.target}</code>{!!server.arguments && <span className="text-muted"> and {server.arguments} arguments</span>}</Fact>
+          {!!server.environment?.length && <Fact name="Variables"><code className="break-all">{server.environment.join(", ")}</code></Fact>}
+          {!!server.headers?.length && <Fact name="Headers"><code>{server.headers.join(", ")}</code></Fact>}
+          <Fact name="Projects">{server.project ?? (server.projects?.length ? server.projects.join(", ") : "all")}</Fact>
+          <Fact name="Calls at a time">{server.max_concurrency}</Fact>
+          <Fact name="Call timeout">{(server.call_timeout_ms ?? 0) / 1000} s</Fact>
+          <Fact name="Start timeout">{(server.start_timeout_ms ?? 0) / 1000} s</Fact>
+          <Fact name="Connection">{server.sharing}</Fact>
+          <Fact name="Restart">{server.restart_policy ?? "the default for its kind"}</Fact>
+        </Facts>
+      </Panel>
+    </div>
+  );
+}
+
+function EntryOf({ server }: { server: Server }) {
   const { data, error, refetch } = useQuery(kept(server.id!));
   if (error instanceof ApiError && error.status === 403) return <Notice>Only an administrator can see and change the entry of this server.</Notice>;
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton rows={4} />;
+  if (!data) return <Missing error={error} retry={refetch} rows={4} />;
   return <Editor key={data.tag} server={server} kept={data} />;
 }
 
@@ -89,8 +111,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
   const [view, setView] = useState<"form" | "json">("form");
   const [entry, setEntry] = useState<Entry>(before);
   const [text, setText] = useState(() => pretty(before));
-  const [error, setError] = useState<unknown>();
-  const [busy, setBusy] = useState(false);
+  const { busy, error, submit, setError } = useSubmit();
   const [change, setChange] = useState<{ entry: Entry; told: Schemas["EntryChange"] }>();
   const isChanged = view === "form" ? pretty(entry) !== pretty(before) : text !== pretty(before);
 
@@ -109,27 +130,14 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
   };
   const put = (given: Entry, dry_run: boolean) =>
     ok(api.PUT("/api/v1/mcp/servers/{id}/entry", { params: { path: { id: server.id! }, query: { dry_run }, header: { "If-Match": tag } }, body: given as never }));
-  const attempt = async (doing: () => Promise<void>) => {
-    setBusy(true);
-    setError(undefined);
-    try {
-      await doing();
-    } catch (failed) {
-      setChange(undefined);
-      setError(failed);
-    } finally {
-      setBusy(false);
-    }
-  };
   const check = () =>
-    attempt(async () => {
+    submit(async () => {
       const given = written();
       setChange({ entry: given, told: await put(given, true) });
     });
   const save = () =>
-    attempt(async () => {
-      const { notices } = await put(change!.entry, false);
-      setChange(undefined);
+    submit(async () => {
+      const { notices } = await put(change!.entry, false).finally(() => setChange(undefined));
       for (const notice of notices) toast(notice, true);
       toast("Saved. The server is restarted with it.");
       await client.invalidateQueries({ queryKey: ["entry", server.id!] });
@@ -142,7 +150,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
   const form = known.data && formOf(before, told.declared, known.data);
   return (
     <Panel
-      title={<Chips label="How the entry is written" value={view} onChange={show} choices={[{ value: "form", label: "Form" }, { value: "json", label: "JSON" }]} />}
+      title={<Chips label="How the entry is written" value={view} onChange={show} choices={[["form", "Form"], ["json", "JSON"]]} />}
       actions={
         <div className="flex gap-2">
           <Button look="quiet" disabled={!isChanged} onClick={undo}>
@@ -162,15 +170,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
         {!!error && (
           <Notice tone="bad" actions={isStale && <Button onClick={() => void again()}>Load it again</Button>}>
             {message(error)}
-            {wrong && view === "json" && (
-              <ul className="mt-1 list-disc pl-4">
-                {wrong.map((one) => (
-                  <li key={one.pointer + one.detail}>
-                    <code>{one.pointer || "/"}</code> {one.detail}
-                  </li>
-                ))}
-              </ul>
-            )}
+            {wrong && view === "json" && <Problems of={wrong} />}
           </Notice>
         )}
         {view === "json" ? (
@@ -178,27 +178,16 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
         ) : known.error ? (
           <Notice tone="warn">The form cannot be shown: {message(known.error)}</Notice>
         ) : form ? (
-          <Suspense fallback={<Skeleton rows={4} />}>
-            <SchemaForm id="entry" schema={form} value={entry} onChange={setEntry} onSubmit={() => void check()} errors={wrong} />
-          </Suspense>
+          <SchemaForm rows={4} id="entry" schema={form} value={entry} onChange={setEntry} onSubmit={() => void check()} errors={wrong} />
         ) : (
           <Skeleton rows={4} />
         )}
       </div>
-      <Dialog open={!!change} onOpenChange={(open) => !open && setChange(undefined)} title={`Change ${server.name}?`}>
+      <Dialog open={!!change} onClose={() => setChange(undefined)} title={`Change ${server.name}?`}>
         <div className="flex flex-col gap-3">
           {change?.told.diff ? <Diff text={change.told.diff} /> : <p className="text-sm text-muted">Nothing changes.</p>}
-          {change?.told.notices.map((notice) => (
-            <Notice key={notice} tone="warn">
-              {notice}
-            </Notice>
-          ))}
-          <div className="flex justify-end gap-2">
-            <Button onClick={() => setChange(undefined)}>Cancel</Button>
-            <Button look="solid" busy={busy} onClick={() => void save()}>
-              Save
-            </Button>
-          </div>
+          <Notices texts={change?.told.notices} />
+          <Decide onCancel={() => setChange(undefined)} action="Save" busy={busy} onClick={() => void save()} />
         </div>
       </Dialog>
     </Panel>

@@ -3,7 +3,7 @@ import { History } from "lucide-react";
 
 import { serverEvents } from "@/api/queries";
 import { cx, moment } from "@/lib";
-import { Empty, Failure, Skeleton } from "@/ui/parts";
+import { Empty, Missing } from "@/ui/parts";
 
 type Detail = Record<string, unknown> & { message?: string; stderr?: string };
 
@@ -19,8 +19,7 @@ const HUES: Record<string, string> = { ready: "bg-ok", crashed: "bg-bad", backof
 
 export function ServerEvents({ id }: { id: string }) {
   const { data, error, refetch } = useQuery(serverEvents(id));
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton />;
+  if (!data) return <Missing error={error} retry={refetch} />;
   if (!data.length) return <Empty icon={<History />} title="Nothing has happened yet">Starts, exits, changes and approvals are recorded here.</Empty>;
   return (
     <ol aria-label="Events" className="px-5 py-4 md:px-7">

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Check, ShieldCheck, ShieldOff, X } from "lucide-react";
 
-import { get, type Server } from "@/api/client";
+import { api, ok, type Server } from "@/api/client";
 import { bytes } from "@/lib";
 import { Badge, Empty, Fact, Facts, Panel } from "@/ui/parts";
 
@@ -57,8 +57,9 @@ export function Isolation({ server }: { server: Server }) {
 }
 
 function Files({ server }: { server: Server }) {
-  // Not included in lists and events. A new instance may see other files.
-  const { data } = useQuery({ queryKey: ["server files", server.id, server.starts], queryFn: ({ signal }) => get<Server>(`/api/v1/mcp/servers/${server.id}`, signal) });
+  // Lists and events do not contain the files. They are fetched again for each instance, which may see other files.
+  const params = { path: { id: server.id! } };
+  const { data } = useQuery({ queryKey: ["server files", server.id, server.starts], queryFn: ({ signal }) => ok(api.GET("/api/v1/mcp/servers/{id}", { params, signal })) });
   const files = data?.files ?? [];
   if (!files.length) return <p className="px-3.5 py-3 text-sm text-muted">Listed when the server runs under bubblewrap. A container sees its image, its volumes and its mounts.</p>;
   const sorted = [...files].sort((a, b) => Number(isOwn(a)) - Number(isOwn(b)) || a.path.localeCompare(b.path));

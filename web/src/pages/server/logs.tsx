@@ -3,11 +3,10 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown, Pause, Play, ScrollText, Trash2 } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 
-import { request } from "@/api/client";
+import { api, ok } from "@/api/client";
 import { events } from "@/api/sse";
 import { count, cx } from "@/lib";
-import { Button } from "@/ui/button";
-import { Empty, message, Notice, SearchBox } from "@/ui/parts";
+import { Button, Empty, message, Notice, SearchBox } from "@/ui/parts";
 
 const MAX_LINES = 100_000;
 const TAIL_LINES = 2_000;
@@ -39,9 +38,9 @@ export function Logs({ id }: { id: string }) {
       setLines((old) => (old.length + fresh.length > MAX_LINES ? [...old, ...fresh].slice(-MAX_LINES * 0.9) : [...old, ...fresh]));
     };
     const read = async () => {
-      const path = `/api/v1/mcp/servers/${encodeURIComponent(id)}/logs?follow=true&tail=${TAIL_LINES}`;
-      const response = await request(path, { signal: over.signal });
-      for await (const { event, data } of events(response)) {
+      const params = { path: { id }, query: { follow: true, tail: TAIL_LINES } };
+      const stream = await ok(api.GET("/api/v1/mcp/servers/{id}/logs", { params, signal: over.signal, parseAs: "stream" }));
+      for await (const { event, data } of events(stream)) {
         arrived.current.push({ text: data, notice: event === "notice", number: number.current++ });
         if (arrived.current.length > MAX_LINES) arrived.current.splice(0, MAX_LINES / 10);
         frame ||= requestAnimationFrame(draw);

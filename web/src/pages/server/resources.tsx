@@ -8,7 +8,7 @@ import { Badge, Empty, Failure, Panel, Skeleton } from "@/ui/parts";
 type Resource = { uri?: string; uriTemplate?: string; name?: string; description?: string; mimeType?: string };
 type Prompt = { name: string; description?: string; arguments?: { name: string; required?: boolean }[] };
 
-/** An unknown method means that the server has no such items. */
+/** If the server does not know the method, it has no such items. */
 const isNone = (error: unknown) => error instanceof Error && "status" in error && (error.status === 404 || error.status === 400);
 
 export function Resources({ server }: { server: Server }) {

@@ -1,28 +1,27 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { ChevronRight, MoreHorizontal, Play, Power, RotateCw, Square, Trash2 } from "lucide-react";
+import { MoreHorizontal, Trash2 } from "lucide-react";
 import { lazy, Suspense, useState, type ReactNode } from "react";
 
-import type { Server } from "@/api/client";
-import { server as serverQuery } from "@/api/queries";
-import { remove } from "@/api/servers";
+import { useChange, type Server } from "@/api/client";
+import { remove, server as serverQuery } from "@/api/queries";
 import { ago, bytes, count, cx, duration, moment } from "@/lib";
-import { Button } from "@/ui/button";
 import { useNow, useTitle } from "@/ui/media";
+import { Crumbs, Tabs, type Tab } from "@/ui/navigation";
 import { Confirm, Menu, toast } from "@/ui/overlay";
-import { Badge, Failure, Notice, Skeleton } from "@/ui/parts";
+import { Badge, Button, Missing, Notice, Skeleton } from "@/ui/parts";
 import { State, tone, uptime, wait } from "@/ui/state";
 import { useOrders } from "../servers";
 import { ServerTools } from "./tools";
 
 const Logs = lazy(() => import("./logs").then((file) => ({ default: file.Logs })));
 const ServerEvents = lazy(() => import("./events").then((file) => ({ default: file.ServerEvents })));
-const Configuration = lazy(() => import("./configuration").then((file) => ({ default: file.Configuration })));
+const Configuration = lazy(() => import("./entry").then((file) => ({ default: file.Configuration })));
 const Isolation = lazy(() => import("./isolation").then((file) => ({ default: file.Isolation })));
 const SignIn = lazy(() => import("./sign-in").then((file) => ({ default: file.SignIn })));
 const Resources = lazy(() => import("./resources").then((file) => ({ default: file.Resources })));
 
-const TABS: { id: string; label: string; show: (server: Server) => ReactNode }[] = [
+const TABS: Tab<Server>[] = [
   { id: "tools", label: "Tools", show: (server) => <ServerTools server={server} /> },
   { id: "resources", label: "Resources and prompts", show: (server) => <Resources server={server} /> },
   { id: "logs", label: "Logs", show: (server) => <Logs id={server.id!} /> },
@@ -39,30 +38,14 @@ export function ServerPage() {
   const { tab = "tools" } = route.useSearch();
   const { data, error, refetch } = useQuery(serverQuery(id));
   useTitle(data?.name);
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton />;
+  if (!data) return <Missing error={error} retry={refetch} />;
   const shown = TABS.find((one) => one.id === tab) ?? TABS[0]!;
   return (
     <div className="flex min-h-full flex-col">
       <Head server={data} />
       <Trouble server={data} />
       <Numbers server={data} />
-      <nav aria-label="Parts of this server" className="flex gap-1 overflow-x-auto border-b px-2 md:px-4">
-        {TABS.map((one) => (
-          <Link
-            key={one.id}
-            to="/servers/$id"
-            params={{ id }}
-            search={one.id === "tools" ? {} : { tab: one.id }}
-            replace
-            activeOptions={{ exact: true, includeSearch: true }}
-            aria-current={one === shown ? "page" : undefined}
-            className="shrink-0 border-b-2 border-transparent px-2 py-2.5 text-sm font-medium whitespace-nowrap text-muted hover:text-text aria-[current=page]:border-accent aria-[current=page]:text-text"
-          >
-            {one.label}
-          </Link>
-        ))}
-      </nav>
+      <Tabs label="Parts of this server" tabs={TABS} shown={shown} to="/servers/$id" params={{ id }} />
       <div className="flex min-h-0 flex-1 flex-col">
         <Suspense fallback={<Skeleton />}>{shown.show(data)}</Suspense>
       </div>
@@ -71,21 +54,16 @@ export function ServerPage() {
 }
 
 function Head({ server }: { server: Server }) {
-  const client = useQueryClient();
+  const change = useChange("servers");
   const navigate = useNavigate();
-  const give = useOrders(server);
+  const { run, restart, power } = useOrders(server);
   const [removing, setRemoving] = useState(false);
-  const isUp = ["running", "starting", "unresponsive", "backoff", "restarting"].includes(server.status!);
   return (
     <header className="flex flex-wrap items-center gap-x-4 gap-y-2 px-4 pt-3 pb-2 md:px-6">
       <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
-        <div className="flex items-center gap-1 text-xs text-faint">
-          <Link to="/servers" className="hover:text-text hover:underline">
-            Servers
-          </Link>
-          <ChevronRight aria-hidden className="size-3" />
+        <Crumbs to="/servers" list="Servers">
           <span className="truncate">{server.project ?? (server.declared === "registered" ? "registered" : "of the configuration file")}</span>
-        </div>
+        </Crumbs>
         <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
           <h1 className="truncate text-xl font-semibold tracking-tight">{server.name}</h1>
           <State server={server} />
@@ -93,38 +71,23 @@ function Head({ server }: { server: Server }) {
         <p className="truncate text-sm text-muted">{server.description || server.target}</p>
       </div>
       <div className="flex items-center gap-2">
-        {isUp ? (
-          <Button icon={<Square />} onClick={() => void give("stop")}>
-            Stop
+        {[run, restart].map(({ label, icon, disabled, onSelect }, at) => (
+          <Button key={at} icon={icon} disabled={disabled} onClick={onSelect}>
+            {label}
           </Button>
-        ) : (
-          <Button icon={<Play />} disabled={!server.enabled} onClick={() => void give("start")}>
-            Start
-          </Button>
-        )}
-        <Button icon={<RotateCw />} disabled={!server.enabled} onClick={() => void give("restart")}>
-          Restart
-        </Button>
+        ))}
         <Menu
           trigger={<Button aria-label="More" icon={<MoreHorizontal />} />}
-          items={[
-            server.enabled
-              ? { label: "Switch off", icon: <Power />, onSelect: () => void give("disable") }
-              : { label: "Switch on", icon: <Power />, onSelect: () => void give("enable") },
-            "line",
-            { label: "Remove", icon: <Trash2 />, danger: true, onSelect: () => setRemoving(true) },
-          ]}
+          items={[power, "line", { label: "Remove", icon: <Trash2 />, danger: true, onSelect: () => setRemoving(true) }]}
         />
       </div>
       <Confirm
         open={removing}
-        onOpenChange={setRemoving}
+        onClose={() => setRemoving(false)}
         title={`Remove ${server.name}?`}
         action="Remove"
         onConfirm={async () => {
-          await remove(server.id!);
-          toast(`${server.name} is removed.`);
-          await client.invalidateQueries({ queryKey: ["servers"] });
+          await change(remove(server.id!).then(() => toast(`${server.name} is removed.`)));
           await navigate({ to: "/servers" });
         }}
       >

@@ -1,27 +1,21 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { LogIn, LogOut } from "lucide-react";
 
-import { ApiError, type Server } from "@/api/client";
+import { ApiError, useChange, type Server } from "@/api/client";
 import { beginLogin, endLogin, login, LOGIN_WORDS } from "@/api/logins";
 import { moment } from "@/lib";
-import { Button } from "@/ui/button";
 import { attempt } from "@/ui/overlay";
-import { Badge, Empty, Fact, Facts, Failure, Notice, Panel, Skeleton } from "@/ui/parts";
+import { Badge, Button, Empty, Fact, Facts, Missing, Notice, Panel } from "@/ui/parts";
 
 /** Shows the signed-in user of a server, and the expiry. */
 export function SignIn({ server }: { server: Server }) {
-  const client = useQueryClient();
+  const change = useChange("logins");
   const { data, error, refetch } = useQuery(login(server));
-  // Most servers need no sign-in; the gateway returns the reason.
+  // Most servers need no sign-in: the gateway then responds with 404 or 409 and the reason.
   if (error instanceof ApiError && [404, 409].includes(error.status)) return <Empty icon={<LogIn />} title="No sign-in">{error.message}</Empty>;
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton rows={3} />;
+  if (!data) return <Missing error={error} retry={refetch} rows={3} />;
   const [word, tone] = LOGIN_WORDS[data.state] ?? [data.state, "plain" as const];
-  const end = () =>
-    attempt(async () => {
-      await endLogin(server.id!);
-      await client.invalidateQueries({ queryKey: ["logins"] });
-    }, `${server.name} is signed out.`);
+  const end = () => attempt(() => change(endLogin(server.id!)), `${server.name} is signed out.`);
   return (
     <div className="flex max-w-3xl flex-col gap-4 p-4 md:p-6">
       {data.reason && <Notice tone="warn">{data.reason}</Notice>}

@@ -1,21 +1,21 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Wrench } from "lucide-react";
 import { Switch } from "radix-ui";
 import { useDeferredValue, useState } from "react";
 
-import { api, ok, type Server, type Tool } from "@/api/client";
+import { useChange, type Server, type Tool } from "@/api/client";
 import { serverTools } from "@/api/queries";
+import { offer } from "@/api/tools";
 import { attempt } from "@/ui/overlay";
-import { Badge, Empty, Failure, SearchBox, Skeleton } from "@/ui/parts";
+import { Badge, Empty, Missing, SearchBox } from "@/ui/parts";
 import { Rows } from "@/ui/rows";
 
 export function ServerTools({ server }: { server: Server }) {
   const { data, error, refetch } = useQuery(serverTools(server.id!));
   const [typed, setTyped] = useState("");
   const words = useDeferredValue(typed).toLowerCase();
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
-  if (!data) return <Skeleton />;
+  if (!data) return <Missing error={error} retry={refetch} />;
   if (!data.length)
     return (
       <Empty icon={<Wrench />} title="No tools">
@@ -36,13 +36,8 @@ export function ServerTools({ server }: { server: Server }) {
 }
 
 function Row({ server, tool }: { server: Server; tool: Tool }) {
-  const client = useQueryClient();
-  const path = { id: server.id!, tool: tool.native };
-  const turn = (enabled: boolean) =>
-    attempt(async () => {
-      await ok(api.PUT("/api/v1/mcp/servers/{id}/tools/{tool}", { params: { path }, body: { name: null, description: null, ...tool.setting, enabled } }));
-      await client.invalidateQueries({ queryKey: ["tools"] });
-    }, `${tool.native} is switched ${enabled ? "on" : "off"}.`);
+  const change = useChange("tools");
+  const turn = (enabled: boolean) => attempt(() => change(offer(server, tool, enabled)), `${tool.native} is switched ${enabled ? "on" : "off"}.`);
   return (
     <div className="relative flex h-full items-center gap-4 border-b px-4 hover:bg-hover md:px-6">
       <div className="min-w-0 flex-1">

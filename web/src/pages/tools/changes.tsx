@@ -1,10 +1,10 @@
+// Changed tool definitions: the ones to approve now, and the history.
 import { useInfiniteQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
 
-import { api, ok, type Server } from "@/api/client";
+import { api, ok, type Server, type Tool } from "@/api/client";
 import { moment } from "@/lib";
-import { Button } from "@/ui/button";
-import { Diff } from "@/ui/diff";
-import { Badge, Panel } from "@/ui/parts";
+import { Badge, Button, Diff, Panel } from "@/ui/parts";
 
 const CAUSES: Record<string, string> = { approved: "approved", configuration: "the server's entry was changed" };
 
@@ -46,6 +46,32 @@ export function Changes({ server, tool }: { server: Server; tool?: string }) {
           </Button>
         </div>
       )}
+    </Panel>
+  );
+}
+
+type KeptBackProps = { tool: Tool; title: ReactNode; approval: string; disabled?: boolean; onRefuse: () => void; onApprove: () => void; children?: ReactNode };
+
+/** The changed definition of a tool that is kept back, with buttons to decide. */
+export function KeptBack({ tool, title, approval, disabled, onRefuse, onApprove, children }: KeptBackProps) {
+  const actions = (
+    <div className="flex gap-2">
+      {tool.enabled && (
+        <Button look="danger" disabled={disabled} onClick={onRefuse}>
+          Switch it off
+        </Button>
+      )}
+      {tool.quarantine && (
+        <Button look="solid" disabled={disabled} onClick={onApprove}>
+          {approval}
+        </Button>
+      )}
+    </div>
+  );
+  return (
+    <Panel title={title} actions={actions}>
+      {tool.quarantine?.diff ? <Diff text={tool.quarantine.diff} /> : <p className="px-3.5 py-3 text-sm text-muted">{tool.kept_back}</p>}
+      {children}
     </Panel>
   );
 }

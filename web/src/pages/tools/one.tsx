@@ -2,34 +2,29 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Bookmark, ChevronDown, Play, Square, Terminal, Trash2 } from "lucide-react";
-import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 
 import type { Schemas, Server, Tool } from "@/api/client";
 import { listed } from "@/api/queries";
 import { asCommand, asCurl, keep, saved, type Definition, type Saved } from "@/api/tools";
 import { AppView } from "@/apps/app";
 import { appOf } from "@/apps/host";
+import { loadForm, SchemaForm } from "@/form/lazy";
 import { copy, micros } from "@/lib";
-import { Button } from "@/ui/button";
 import { Json, pretty } from "@/ui/json";
 import { Menu, toast } from "@/ui/overlay";
-import { Badge, Chips, message, Notice, Panel, Skeleton } from "@/ui/parts";
+import { Badge, Button, Chips, message, Notice, Panel, Skeleton } from "@/ui/parts";
 import { Changes } from "./changes";
 import { Questions } from "./questions";
 import { ResultView } from "./result";
 import { run, type LogLine, type Params, type Progress, type Result } from "./run";
-
-const loadForm = () => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm }));
-const SchemaForm = lazy(loadForm);
-
-type Args = Record<string, unknown>;
 
 /** The state of a run. `asked` holds the server's requests that must be answered first. */
 type Stage =
   | { at: "rest" }
   | { at: "running"; since: number }
   | { at: "asked"; result: Result; since: number }
-  | { at: "done"; result: Result; args: Args; run: number; us: number }
+  | { at: "done"; result: Result; args: Params; run: number; us: number }
   | { at: "failed"; problem: Partial<Schemas["Problem"]>; us: number };
 
 const MAX_LOG_LINES = 500;
@@ -73,7 +68,7 @@ export function OneTool({ server, tool }: { server: Server; tool: Tool }) {
 }
 
 function Runner({ server, tool, definition }: { server: Server; tool: Tool; definition: Definition }) {
-  const [args, setArgs] = useState<Args>({});
+  const [args, setArgs] = useState<Params>({});
   const [text, setText] = useState("{}");
   const [view, setView] = useState<"form" | "json" | "schema">("form");
   const [wrong, setWrong] = useState<string>();
@@ -86,21 +81,19 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
   const [hasForm, setHasForm] = useState(false);
   useEffect(() => void loadForm().then(() => setHasForm(true)), []);
 
-  const change = (view: "form" | "json" | "schema") => {
-    setView((was) => {
-      if (view === "json" && was === "form") setText(pretty(args));
-      return view;
-    });
+  const change = (next: "form" | "json" | "schema") => {
+    if (next === "json" && view === "form") setText(pretty(args));
+    setView(next);
   };
   /** Returns the current arguments, or undefined if the JSON is invalid. */
-  const now = (): Args | undefined => {
+  const now = (): Params | undefined => {
     if (view !== "json") return args;
     try {
       const parsed = JSON.parse(text) as unknown;
       if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed)) throw new Error("The arguments have to be a JSON object.");
       setWrong(undefined);
-      setArgs(parsed as Args);
-      return parsed as Args;
+      setArgs(parsed as Params);
+      return parsed as Params;
     } catch (error) {
       setWrong(message(error));
       return undefined;
@@ -122,13 +115,13 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
       if (over.signal.aborted) return;
       if ("problem" in ended) setStage({ at: "failed", problem: ended.problem, us: us() });
       else if (ended.result.resultType === "input_required") setStage({ at: "asked", result: ended.result, since });
-      else setStage({ at: "done", result: ended.result, args: params["arguments"] as Args, run: since, us: us() });
+      else setStage({ at: "done", result: ended.result, args: params["arguments"] as Params, run: since, us: us() });
     } catch (error) {
       if (over.signal.aborted) return;
       setStage({ at: "failed", problem: { detail: message(error) }, us: us() });
     }
   };
-  const start = (given: Args) => {
+  const start = (given: Params) => {
     setLines([]);
     void go({ name: tool.native, arguments: given });
   };
@@ -136,7 +129,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
     going.current?.abort();
     setStage({ at: "failed", problem: { detail: "You stopped this call. The server was notified." }, us: 0 });
   };
-  const put = (given: Args) => {
+  const put = (given: Params) => {
     setArgs(given);
     setText(pretty(given));
   };
@@ -160,18 +153,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
   return (
     <div className="grid gap-4 2xl:grid-cols-2 2xl:items-start">
       <Panel
-        title={
-          <Chips
-            label="How the arguments are written"
-            value={view}
-            onChange={change}
-            choices={[
-              { value: "form", label: "Form" },
-              { value: "json", label: "JSON" },
-              { value: "schema", label: "Schema" },
-            ]}
-          />
-        }
+        title={<Chips label="How the arguments are written" value={view} onChange={change} choices={[["form", "Form"], ["json", "JSON"], ["schema", "Schema"]]} />}
         actions={
           <div className="flex items-center gap-1">
             <Button look="quiet" aria-label="Save this call" title="Save this call" icon={<Bookmark />} onClick={save} />
@@ -200,11 +182,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
         }
       >
         <div className="p-3.5">
-          {view === "form" && (
-            <Suspense fallback={<Skeleton rows={3} />}>
-              <SchemaForm id={form} schema={definition.inputSchema} value={args} onChange={setArgs} onSubmit={start} />
-            </Suspense>
-          )}
+          {view === "form" && <SchemaForm rows={3} id={form} schema={definition.inputSchema} value={args} onChange={setArgs} onSubmit={start} />}
           {view === "json" && (
             <div className="flex flex-col gap-2">
               <Json label="Arguments" value={text} onChange={setText} />

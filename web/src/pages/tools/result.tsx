@@ -3,7 +3,7 @@ import { Download, ExternalLink, FileText } from "lucide-react";
 import { useState } from "react";
 
 import { bytes } from "@/lib";
-import { CopyButton, Json, pretty } from "@/ui/json";
+import { asJson, CopyButton, Json, pretty } from "@/ui/json";
 import { isLink, Outside } from "@/ui/outside";
 import { Badge, Chips, Notice } from "@/ui/parts";
 import type { Content, Result } from "./run";
@@ -26,9 +26,9 @@ export function ResultView({ result }: { result: Result }) {
           value={view}
           onChange={setView}
           choices={[
-            ...(content.length ? [{ value: "shown" as const, label: "Result" }] : []),
-            ...(hasStructure ? [{ value: "structured" as const, label: "Structured" }] : []),
-            { value: "raw", label: "Raw" },
+            ...(content.length ? [["shown", "Result"] as const] : []),
+            ...(hasStructure ? [["structured", "Structured"] as const] : []),
+            ["raw", "Raw"],
           ]}
         />
         <CopyButton label="Copy the result" text={() => pretty(result)} />
@@ -42,17 +42,8 @@ export function ResultView({ result }: { result: Result }) {
 
 const cut = (text: string) => (text.length > MAX_SHOWN_CHARS ? `${text.slice(0, MAX_SHOWN_CHARS)}\n… ${text.length - MAX_SHOWN_CHARS} more characters: copy the result to get all of it` : text);
 
-function asJson(text: string): string | undefined {
-  if (!/^\s*[[{]/.test(text) || text.length > MAX_SHOWN_CHARS) return undefined;
-  try {
-    return pretty(JSON.parse(text));
-  } catch {
-    return undefined;
-  }
-}
-
 function Text({ text }: { text: string }) {
-  const json = asJson(text);
+  const json = text.length > MAX_SHOWN_CHARS ? undefined : asJson(text);
   if (json) return <Json label="Text of the result" value={json} />;
   return <pre tabIndex={0} className="max-h-[60vh] overflow-auto rounded-md border bg-panel px-3 py-2 text-[0.8125rem] leading-5 break-words whitespace-pre-wrap">{cut(text)}</pre>;
 }

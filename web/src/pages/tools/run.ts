@@ -1,5 +1,5 @@
 // One run of a tool: the request, notifications, server requests, and the result.
-import { request, type Schemas } from "@/api/client";
+import { api, ok, type Schemas } from "@/api/client";
 import { events } from "@/api/sse";
 
 export type Progress = { progress: number; total?: number; message?: string };
@@ -23,13 +23,10 @@ export async function run(
   /** The recorded call that is repeated. */
   replay_of?: string,
 ): Promise<Ended> {
-  const response = await request(`/api/v1/mcp/servers/${encodeURIComponent(server)}/call`, {
-    method: "POST",
-    json: { method, params, capabilities: CAPABILITIES, ...(replay_of ? { replay_of } : {}) },
-    headers: { accept: "text/event-stream" },
-    signal,
-  });
-  for await (const { event, data } of events(response)) {
+  const body = { method, params, capabilities: CAPABILITIES, ...(replay_of ? { replay_of } : {}) } as never;
+  const headers = { accept: "text/event-stream" };
+  const stream = await ok(api.POST("/api/v1/mcp/servers/{id}/call", { params: { path: { id: server } }, body, headers, signal, parseAs: "stream" }));
+  for await (const { event, data } of events(stream)) {
     const said = JSON.parse(data) as never;
     if (event === "result") return { result: said };
     if (event === "error") return { problem: said };

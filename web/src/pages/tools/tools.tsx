@@ -7,8 +7,9 @@ import type { Server, Tool } from "@/api/client";
 import { allTools, servers } from "@/api/queries";
 import { matches, ownerOf, wordsOf } from "@/api/tools";
 import { cx, plural } from "@/lib";
+import { Choose } from "@/ui/form";
 import { useIsWide, useTitle } from "@/ui/media";
-import { Badge, Empty, Failure, SearchBox, Select, Skeleton } from "@/ui/parts";
+import { Badge, Empty, Failure, SearchBox, Skeleton } from "@/ui/parts";
 import { Rows } from "@/ui/rows";
 import { Dot } from "@/ui/state";
 import { OneTool } from "./one";
@@ -65,7 +66,7 @@ function List({ tools, servers, of, chosen }: { tools: Tool[]; servers: Server[]
     return tools
       .filter((tool) => (!search.of || of(tool)?.id === search.of) && matches(tool, wanted))
       .sort((a, b) => a.server.localeCompare(b.server) || a.native.localeCompare(b.native));
-    // `of` follows from `servers`.
+    // `of` is no dependency, because it depends only on `servers`.
   }, [tools, servers, words, search.of]);
   return (
     <>
@@ -77,15 +78,13 @@ function List({ tools, servers, of, chosen }: { tools: Tool[]; servers: Server[]
           </span>
         </div>
         <SearchBox value={typed} onChange={setTyped} placeholder="Search tools" />
-        <Select aria-label="Server" value={search.of ?? ""} onChange={(event) => void navigate({ to: "/tools", search: { ...search, of: event.target.value || undefined } as never, replace: true })}>
-          <option value="">All servers</option>
-          {servers.map((one) => (
-            <option key={one.id} value={one.id}>
-              {one.name}
-              {one.project ? ` (${one.project})` : ""}
-            </option>
-          ))}
-        </Select>
+        <Choose
+          aria-label="Server"
+          value={search.of ?? ""}
+          onChange={(id) => void navigate({ to: "/tools", search: { ...search, of: id || undefined } as never, replace: true })}
+          none="All servers"
+          choices={servers.map((one) => [one.id!, `${one.name}${one.project ? ` (${one.project})` : ""}`])}
+        />
       </div>
       {rows.length ? (
         <Rows

@@ -1,2 +1,0 @@
-import{k as e}from"./parts-BngypnFd.js";import{t}from"./jsx-runtime-Wy9s6hX0.js";var n=t();function r({text:t}){return(0,n.jsx)(`pre`,{tabIndex:0,"aria-label":`Difference`,className:`max-h-[60vh] overflow-auto bg-panel py-2 text-xs leading-5`,children:t.replace(/\n$/,``).split(`
-`).map((t,r)=>{let i=/^(\+\+\+|---)/.test(t)?`head`:t[0];return(0,n.jsx)(`span`,{className:e(`block px-3.5 break-all whitespace-pre-wrap`,i===`+`&&`bg-ok-soft text-ok`,i===`-`&&`bg-bad-soft text-bad`,(i===`@`||i===`head`)&&`text-faint`),children:t||` `},r)})})}export{r as t};

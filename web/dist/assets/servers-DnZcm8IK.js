@@ -1,1 +1,0 @@
-import{B as e,R as t}from"./parts-BngypnFd.js";var n={start:`started`,stop:`stopped`,restart:`restarted`,enable:`switched on`,disable:`switched off`},r=(n,r)=>e(t.POST(`/api/v1/mcp/servers/{id}/${r}`,{params:{path:{id:n}}})),i=n=>e(t.DELETE(`/api/v1/mcp/servers/{id}`,{params:{path:{id:n}}}));export{r as n,i as r,n as t};

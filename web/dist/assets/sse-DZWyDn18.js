@@ -1,0 +1,3 @@
+async function*e(e){let t=e.pipeThrough(new TextDecoderStream).getReader(),n=``,r=`message`,i=[],a;try{for(;;){let{done:e,value:o}=await t.read();if(e)return;let s=(n+o).split(`
+`);n=s.pop();for(let e of s.map(e=>e.replace(/\r$/,``)))e===``?(i.length&&(yield{event:r,data:i.join(`
+`),...a===void 0?{}:{id:a}}),r=`message`,i=[]):e.startsWith(`data:`)?i.push(e.slice(5).replace(/^ /,``)):e.startsWith(`event:`)?r=e.slice(6).trim():e.startsWith(`id:`)&&(a=e.slice(3).trim())}}finally{t.cancel().catch(()=>{})}}export{e as t};
