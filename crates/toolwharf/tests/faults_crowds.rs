@@ -163,9 +163,9 @@ async fn slow_connections_are_closed_and_harm_no_one() {
         let (kind, after) = next.await.unwrap().unwrap();
         let most = if kind.drips() { 60 } else { 10 };
         // Timers and reads can be late when other tests run at the same time.
-        let in_time = Duration::from_secs(most - 3)..Duration::from_secs(most + 5);
+        let (least, most) = (Duration::from_secs(most - 3), Duration::from_secs(most + 5));
         assert!(
-            in_time.contains(&after),
+            after > least && after < most,
             "{kind:?} was closed after {after:?}"
         );
     }
