@@ -1,7 +1,7 @@
 //! Builds the relay (`relay/main.rs`), a separate program that is embedded in this crate's library.
 //!
-//! It is linked against nothing, so that it runs in any container. Cargo cannot build a binary of a crate that way. For
-//! unsupported processors, it is replaced by an empty file.
+//! The relay is linked against no library, so that it runs in any container. Cargo cannot link a crate's binary that
+//! way. For unsupported processors, it is replaced by an empty file.
 
 use std::env;
 use std::fs;

@@ -28,9 +28,8 @@ fn main() {
 
 /// Paths of all files below `folder`, relative to `web/dist`.
 fn collect(folder: &Path, above: &str, files: &mut Vec<String>) {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| {
-        panic!("{}: {error}; `cargo xtask web` makes it", folder.display())
-    });
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask web`", folder.display()));
     for entry in entries {
         let entry = entry.expect("a folder that can be read");
         let name = entry.file_name().into_string().expect("names are ASCII");

@@ -44,7 +44,7 @@ export function ago(at: string, now = Date.now()): string {
 
 export const plural = (number: number, one: string, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
-/** Copies text. Returns false if the browser refuses. */
+/** Copies text to the clipboard. Returns false if the browser does not allow that. */
 export async function copy(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

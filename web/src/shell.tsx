@@ -58,7 +58,7 @@ export function Shell() {
   return (
     <div className="flex h-dvh flex-col md:flex-row">
       <a href={`#${SCROLL_ID}`} className="fixed top-2 left-2 z-70 -translate-y-20 rounded-md bg-solid px-3 py-2 text-sm font-medium text-white focus:translate-y-0">
-        Skip to the page
+        Skip to the content
       </a>
       {isWide ? (
         <aside className="flex w-54 shrink-0 flex-col border-r bg-side">

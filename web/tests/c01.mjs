@@ -13,7 +13,7 @@ await run(async (open) => {
   const time = servers.getByRole("listitem").filter({ hasText: "time" });
   await time.getByText("Stopped").waitFor();
   // A change made in the page takes effect.
-  await time.getByRole("button", { name: "Orders for time" }).click();
+  await time.getByRole("button", { name: "Actions for time" }).click();
   await page.getByRole("menuitem", { name: "Start", exact: true }).click();
   await time.getByText("Running").waitFor();
   const told = await api("GET", "/mcp/servers/time");

@@ -75,7 +75,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// A running program. It is stopped when it is dropped, and by the kernel when this process is killed.
+/// A running program, which is stopped when this value is dropped, and by the kernel when this process is killed.
 pub(crate) struct Daemon {
     pub(crate) name: String,
     child: Child,
@@ -122,7 +122,7 @@ impl Drop for Daemon {
         }
         let _ = kill_process(Pid::from_child(child), self.signal);
         if !stops(|| !matches!(child.try_wait(), Ok(None))) {
-            eprintln!("    {} does not stop and is killed", self.name);
+            eprintln!("    killing {}, still there after 30 s", self.name);
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -142,7 +142,7 @@ pub(crate) fn wait_until_ready(
         }
         thread::sleep(POLL_INTERVAL);
     }
-    bail!("{what} did not become ready")
+    bail!("{what} did not become ready within 60 s")
 }
 
 /// Waits until something has stopped. Returns whether it has.

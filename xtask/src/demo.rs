@@ -108,8 +108,8 @@ fn dice(bin: &Path) -> Server {
     }
 }
 
-/// The third-party server. Its package is fetched in advance, so that it starts quickly, and registry problems show
-/// here.
+/// The third-party server. Its package is fetched in advance, so that the server starts quickly and registry problems
+/// show here.
 fn third_party(workspace: &Workspace) -> Result<Server> {
     let own_uvx = workspace.venv().join("bin/uvx");
     let own_python = workspace.venv().join("bin/python");
@@ -207,7 +207,7 @@ fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
     let toolwharf = from_here(&bin.join("toolwharf")).display().to_string();
     let data = from_here(data).display().to_string();
     eprintln!(
-        "\nTry tools, install servers and connect clients in the browser: open the link above, or one of\n\n  \
+        "\nTry tools, install servers and connect clients in the browser: open the link above, or get one with\n\n  \
          {toolwharf} open --data-dir {data}\n\nOr call a tool of each server from another terminal:\n"
     );
     for server in servers {
@@ -232,7 +232,7 @@ fn call_each(gateway: &Gateway, cli: impl Fn(&[&str]) -> Cmd, servers: &[Server]
     for server in servers {
         while !cli(&["get", server.tool]).succeeds() {
             ensure!(!gateway.interrupted(), "interrupted");
-            ensure!(polls.next().is_some(), "{} is not in the list", server.tool);
+            ensure!(polls.next().is_some(), "no tool {} after 60 s", server.tool);
             thread::sleep(POLL_INTERVAL);
         }
     }

@@ -9,7 +9,7 @@
 //!
 //! The daemon stops when the command ends, when this process gets a signal, and, through a parent-death signal, when
 //! this process is killed. The next run removes what a killed process left behind. Programs are looked up in the
-//! directories of Debian's packages, since a `docker` on the `PATH` may be something else.
+//! directories of Debian's packages, since a `docker` on the `PATH` may be another program.
 
 use std::{
     collections::BTreeSet,
@@ -48,7 +48,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
 /// Checks that programs are installed.
 pub(crate) fn ensure_installed(names: &[&str]) -> Result<()> {
     for name in names {
-        program(name).with_context(|| format!("there is no {name}: run `cargo xtask setup`"))?;
+        program(name).with_context(|| format!("{name} is missing: run `cargo xtask setup`"))?;
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ impl Daemon {
         ensure_installed(&["runsc", "docker-init"])?;
         ensure!(
             is_root()?,
-            "a Docker daemon runs as root only: run this as root, or name a daemon that has the runtime runsc in {VARIABLE}"
+            "a Docker daemon needs root: run this as root, or set {VARIABLE} to the address of one with the runtime runsc"
         );
         remove_remains()?;
         let dir = Directory::create(DIR_PREFIX)?;
@@ -97,7 +97,7 @@ impl Daemon {
                         "path": program("runsc"),
                         "runtimeArgs": ["--platform=ptrace", "--network=none"],
                     },
-                    // A runtime with a misleading name.
+                    // For tests: looks like gVisor by its name, but is `runc`.
                     "not-runsc": { "path": program("runc") },
                 },
             }))?,
@@ -203,7 +203,7 @@ pub(crate) fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
 
 /// Copies busybox into a new folder, with a link for each applet.
 pub(crate) fn copy_busybox(bin: &Path) -> Result<()> {
-    let busybox = program("busybox").context("there is no busybox: run `cargo xtask setup`")?;
+    let busybox = program("busybox").context("busybox is missing: run `cargo xtask setup`")?;
     fs::create_dir_all(bin)?;
     fs::copy(&busybox, bin.join("busybox"))?;
     for applet in Cmd::new(&busybox).arg("--list").output()?.lines() {
@@ -226,7 +226,7 @@ pub(crate) fn pack_everything(workspace: &Workspace) -> Result<Cmd> {
     let node = workspace.node_modules().join("node/bin/node");
     ensure!(
         is_executable(&node),
-        "there is no {}: run `cargo xtask setup`",
+        "{} is missing: run `cargo xtask setup`",
         node.display()
     );
     // Of Node.js, only the program is packed. The MCP clients are left out, since they take over a gigabyte.
@@ -247,7 +247,7 @@ fn pack_libraries(program: &Path) -> Result<Cmd> {
         .collect();
     ensure!(
         !paths.is_empty(),
-        "ldd names no library of {}",
+        "ldd lists no libraries of {}, so its image cannot be built",
         program.display()
     );
     let pack = Cmd::new("tar").args(["--create", "--dereference"]);
@@ -259,7 +259,7 @@ impl Drop for Daemon {
         if self.own.is_none() {
             return;
         }
-        // Remove containers and networks while the daemon runs, since the daemon does so most reliably.
+        // Containers and networks are removed while the daemon runs, since the daemon does this most reliably.
         let ids = self.client(["ps", "-aq"]).output().unwrap_or_default();
         if !ids.trim().is_empty() {
             let remove = self.client(["rm", "--force", "--volumes"]);

@@ -1,7 +1,7 @@
 //! Runs Toolwharf in the foreground of a command.
 //!
 //! Toolwharf runs in a separate process group, so that Ctrl-C reaches only this process. It passes the signal on once,
-//! as SIGTERM, and exits after Toolwharf has.
+//! as SIGTERM, and exits after Toolwharf has exited.
 
 use std::{
     net::SocketAddr,
@@ -71,7 +71,7 @@ impl Gateway {
         let agent = agent.build().new_agent();
         for _ in 0..MAX_READY_POLLS {
             if let Some(status) = self.child.try_wait()? {
-                bail!("toolwharf ended before it was ready: {status}");
+                bail!("toolwharf exited before it was ready: {status}");
             }
             ensure!(!self.interrupted(), "interrupted");
             let answer = agent.get(format!("http://{address}/readyz")).call();
@@ -80,7 +80,7 @@ impl Gateway {
             }
             thread::sleep(POLL_INTERVAL);
         }
-        bail!("toolwharf is not ready: /readyz at {address} does not answer 200")
+        bail!("toolwharf is not ready after 30 s: /readyz at {address} does not return 200")
     }
 
     /// Waits until Toolwharf exits or a signal requests a stop.
@@ -125,14 +125,14 @@ impl Gateway {
             }
             thread::sleep(POLL_INTERVAL);
         }
-        bail!("toolwharf does not end on SIGTERM")
+        bail!("toolwharf did not exit within 30 s of SIGTERM")
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
         if self.stop().is_err() {
-            // Toolwharf has already been reaped or does not react to SIGTERM. Both need no report.
+            // Toolwharf has already been reaped, or does not exit on SIGTERM. Both need no report.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

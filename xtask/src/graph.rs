@@ -2,8 +2,8 @@
 //!
 //! A crate exists only where the compiler should forbid an edge. An edge that is missing from [`RULES`] is therefore a
 //! change of the architecture: add it in both places, with a reason. The check covers edges between workspace crates,
-//! for normal and build dependencies, and external crates that a crate must not have. Development dependencies on `testkit` and
-//! other test crates are free.
+//! for normal and build dependencies, and external crates that a crate must not have. Development dependencies on
+//! `testkit` and other test crates are not restricted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,7 @@ impl<'t> Rule<'t> {
 /// Lists every edge that is not allowed.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let metadata = workspace.metadata(&[])?;
-    let graph = Graph::read(&metadata).context("cannot read what cargo metadata says")?;
+    let graph = Graph::read(&metadata).context("cannot read the output of cargo metadata")?;
     let rules = Rule::read(RULES).context("a line of RULES lacks a part")?;
     let wrong = check(&graph, &rules);
     ensure!(

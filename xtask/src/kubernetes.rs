@@ -77,7 +77,7 @@ const KERNEL_SETTINGS: [&str; 6] = [
 ];
 /// Directories that the kubelet always writes to.
 const POD_LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
-/// Records of the network plugins about what they created.
+/// Where the network plugins record what they created.
 const PLUGIN_RESULTS: &str = "/var/lib/cni/results";
 const VOLUME_COUNT: usize = 60;
 
@@ -128,9 +128,9 @@ struct Own {
     kernel: Vec<(PathBuf, String)>,
     /// Directories created by the kubelet.
     logs: Vec<&'static str>,
-    // Dropped after the daemons: removes what they left.
+    // Dropped after the daemons, to remove what they left.
     dir: Directory,
-    /// Ensures that this machine has only one node.
+    /// The lock that allows only one node on this machine.
     lock: Option<File>,
 }
 
@@ -156,7 +156,7 @@ impl Cluster {
         });
         ensure!(
             !has_node || is_root()?,
-            "a Kubernetes node runs as root only"
+            "a Kubernetes node needs root: run this as root"
         );
         let by_nodes = NEEDED_BY_NODES.iter().filter(|_| has_node);
         let missing = NEEDED_PROGRAMS
@@ -177,7 +177,7 @@ impl Cluster {
             true => {
                 let lock = File::create(cache.join("lock"))?;
                 flock(&lock, FlockOperation::NonBlockingLockExclusive).context(
-                    "another private Kubernetes cluster runs on this machine; wait for its end",
+                    "another private Kubernetes cluster runs on this machine; wait until it stops",
                 )?;
                 Some(lock)
             }
@@ -299,7 +299,7 @@ impl Own {
             .args(["keys.sh", &api.to_string(), &self.address()])
             .dir(&self.dir.path);
         let made = keys.into_command().stderr(Stdio::null()).status()?;
-        ensure!(made.success(), "cannot make certificates with openssl");
+        ensure!(made.success(), "keys.sh cannot make certificates");
         let [etcd, peers] = [etcd, peers].map(|port| format!("http://127.0.0.1:{port}"));
         let args = [
             "--data-dir=etcd".to_owned(),
@@ -657,7 +657,7 @@ fn build(cache: &Path, parts: Parts) -> Result<()> {
     }
     ensure!(
         Path::new(GO).exists(),
-        "there is no Go 1.19 to build Kubernetes with: run `apt-get install golang-1.19-go`"
+        "Go 1.19, which builds Kubernetes, is not installed: run `apt-get install golang-1.19-go`"
     );
     eprintln!(
         "    building {} of Kubernetes (only once; takes several minutes)",

@@ -1,8 +1,8 @@
 //! `cargo xtask graph`, third part: checks that dependencies between modules are acyclic.
 //!
 //! The children of each module are checked separately: none may depend on itself through its siblings. Dependencies on
-//! ancestors and descendants do not count, nor does code under `#[cfg(test)]`. A re-exported name belongs to the module
-//! that defines it.
+//! ancestors and descendants, and code under `#[cfg(test)]`, are ignored. A re-exported name belongs to the module that
+//! defines it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ type Uses = BTreeMap<String, BTreeMap<String, String>>;
 /// Checks every crate of this workspace.
 ///
 /// # Errors
-/// Lists one cycle for each module whose children have any.
+/// For each module, lists one cycle among its children, if there is one.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut wrong = Vec::new();
     let mut count = 0;
@@ -267,7 +267,7 @@ fn is_for_tests(attribute: &Attribute) -> bool {
         && matches!(&attribute.meta, Meta::List(list) if list.tokens.to_string() == "test")
 }
 
-/// A cycle, with its first module repeated at the end, if there is one.
+/// A cycle of modules, if there is one, with the first module repeated at the end.
 fn circle(uses: &Uses) -> Option<Vec<&str>> {
     /// Follows `module`; `done` are modules that do not lead into a cycle.
     fn follow<'u>(

@@ -74,7 +74,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(interrupted: &AtomicBool) -> Result<Self> {
         heading("a private Postgres");
-        let programs = programs().context("there is no Postgres: run `cargo xtask setup`")?;
+        let programs = programs().context("Postgres is missing: run `cargo xtask setup`")?;
         let dir = Directory::create(DIR_PREFIX)?;
         let password = password()?;
         let password_file = dir.path.join("password");

@@ -15,8 +15,8 @@ use crate::{
 pub(crate) const REQUIREMENTS: &str = include_str!("../deps/requirements.txt");
 pub(crate) const CONSTRAINTS: &str = include_str!("../deps/constraints.txt");
 
-/// A Python that can create environments. Debian's Python can only if `python3-venv` is installed. The first Python on
-/// the `PATH` may be another installation.
+/// A Python that can create environments. Debian's Python can create them only if `python3-venv` is installed. The
+/// first Python on the `PATH` may be another installation.
 pub(crate) fn find() -> Option<PathBuf> {
     const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))";
     ["python3", "/usr/bin/python3", "/usr/local/bin/python3"]
@@ -34,7 +34,7 @@ pub(crate) fn install_servers(workspace: &Workspace, python: &Path) -> Result<()
 
 /// Recreates the environment and installs only `uv`, which is enough for the demo.
 pub(crate) fn install_uv(workspace: &Workspace, python: &Path) -> Result<()> {
-    let uv = pinned("uv").context("deps/requirements.txt does not pin uv")?;
+    let uv = pinned("uv").context("xtask/deps/requirements.txt does not pin uv")?;
     make(workspace, python)?;
     pip(workspace)?.arg(uv).run()
 }

@@ -52,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace, options: Options) -> Result<()> {
     let example = match example {
         Some(copy) => copy
             .canonicalize()
-            .with_context(|| format!("there is no folder {}", copy.display()))?,
+            .with_context(|| format!("cannot open the folder {}", copy.display()))?,
         None => workspace.root().join("examples/recipe-vault"),
     };
     let settings = example.join("toolwharf.toml");

@@ -3,8 +3,8 @@
 //! There are five kinds of parts: system packages ([`TOOLS`], through `apt-get`, as root only), npm and Python packages
 //! (pinned in `xtask/deps`, installed into `.work`; one of them a second time where `uvx` looks for it), cargo's
 //! helpers, and the API server of Kubernetes, which is built from Debian's source package. Parts that are present are
-//! left alone: a second run takes well under a second. What cannot be installed is reported at the end, with the
-//! command to do it, and is an error.
+//! left alone: a second run takes well under a second. If a part cannot be installed, the command fails at the end and
+//! prints how to install it.
 //!
 //! Concurrent runs wait for each other. The next run repairs an interrupted one: the stamp of a part is written after
 //! its installation, and without the stamp, the part counts as missing.
@@ -189,7 +189,7 @@ fn system_tools(mut absent: Vec<Tool>) -> Result<Option<String>> {
     let (root, apt) = (is_root()?, which("apt-get").is_some());
     if root && apt {
         heading("installing system packages");
-        // A failure shows below as missing programs.
+        // If this fails, the missing programs are reported below.
         if let Err(error) = install_packages(&absent) {
             eprintln!("    {error:#}");
         }
@@ -204,7 +204,7 @@ fn install_packages(tools: &[Tool]) -> Result<()> {
             .args(args)
             .env("DEBIAN_FRONTEND", "noninteractive")
     };
-    // Stale lists may still contain the package.
+    // If the update fails, the old package lists may still contain the package.
     if let Err(error) = apt(&["-q", "update"]).run() {
         eprintln!("    {error:#}");
     }
@@ -270,7 +270,7 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
 fn python_packages(workspace: &Workspace) -> Result<()> {
     let inputs = python::REQUIREMENTS.to_owned() + python::CONSTRAINTS;
     let stamp = Stamp::new(workspace.work().join("venv.stamp"), inputs);
-    // `bin/python` is a link. Following it detects that the Python that the environment was created from is gone.
+    // `bin/python` links to the Python that the environment was created from, which may be gone.
     if stamp.holds() && is_executable(&workspace.venv().join("bin/python")) {
         return Ok(());
     }

@@ -118,7 +118,7 @@ impl Cmd {
     ///
     /// # Errors
     ///
-    /// If one cannot be started or fails.
+    /// If one of the programs cannot be started or fails.
     pub(crate) fn pipe_into(self, to: Self) -> Result<()> {
         let (from_shown, to_shown) = (self.shown.clone(), to.shown.clone());
         let mut from = self.announced().command;
@@ -153,7 +153,7 @@ impl Cmd {
             bail!("`{}` failed: {}", self.shown, output.status);
         }
         String::from_utf8(output.stdout)
-            .with_context(|| format!("`{}` did not print text", self.shown))
+            .with_context(|| format!("the output of `{}` is not UTF-8", self.shown))
     }
 
     /// The command itself, for a program that the caller waits for.

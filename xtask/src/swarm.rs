@@ -63,10 +63,7 @@ impl Swarm {
         heading("a private Docker Swarm");
         docker::ensure_installed(&["dockerd", "docker", "containerd", "runc"])?;
         docker::ensure_installed(&["runsc", "ip", "nsenter"])?;
-        ensure!(
-            is_root()?,
-            "Docker daemons run as root only: run this as root"
-        );
+        ensure!(is_root()?, "Docker daemons need root: run this as root");
         for (owner, dir) in daemon::remains(DIR_PREFIX)? {
             drop(dir);
             drop(Spaces { owner });

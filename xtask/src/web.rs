@@ -24,7 +24,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     built(workspace, &folder(workspace).join("dist"))
 }
 
-/// Builds the console elsewhere and compares the results.
+/// Builds the console in `target/console` and compares it with `web/dist`.
 ///
 /// # Errors
 ///

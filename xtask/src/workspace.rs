@@ -15,8 +15,8 @@ use crate::shell::Cmd;
 /// them.
 pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
 
-/// A small test that builds of a single binary include. A build with tests enables more features of dependencies than a
-/// build of the binary alone. If this test were left out, those dependencies would be built a second time.
+/// A small test that is built along with every single binary. A build with tests enables more features of dependencies
+/// than a build of the binary alone. If this test were left out, those dependencies would be built a second time.
 pub(crate) const SMALL_TEST: &str = "--test=naming";
 
 /// The environment variable with the program that cargo uses to compile crates of the workspace. Empty: the usual
@@ -38,7 +38,7 @@ impl Workspace {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let root = root
             .canonicalize()
-            .with_context(|| format!("{} is gone: build xtask again", root.display()))?;
+            .with_context(|| format!("{} was moved: build xtask again", root.display()))?;
         Ok(Self {
             root,
             linting: false,

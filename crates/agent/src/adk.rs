@@ -112,10 +112,11 @@ impl Tool for Wrapped {
     /// Returns the structured result if there is one, otherwise the MCP `CallToolResult` unchanged.
     ///
     /// # Errors
-    /// The tool failed (the message is its text), or there was no response.
+    /// The tool failed (the message is the text of its result), or there was no response.
     async fn execute(&self, _: Arc<dyn ToolContext>, args: Value) -> adk_core::Result<Value> {
         let Origin::Server { server, native } = &self.function.origin else {
-            return Err(AdkError::tool("it is not a server's tool"));
+            let name = self.function.name.as_str();
+            return Err(AdkError::tool(format!("`{name}` is not a server's tool")));
         };
         let arguments = match args {
             Value::Null => json!({}),
@@ -137,9 +138,9 @@ impl Tool for Wrapped {
         let outcome = self.servers.call(call).await;
         let ToolOutcome { content, is_error } =
             outcome.map_err(|error| AdkError::tool(error.to_string()))?;
-        let result: Value = content
-            .read()
-            .map_err(|error| AdkError::tool(format!("the result cannot be read: {error}")))?;
+        let result: Value = content.read().map_err(|error| {
+            AdkError::tool(format!("the result of `{native}` cannot be read: {error}"))
+        })?;
         if is_error {
             return Err(AdkError::tool(texts(&result)));
         }

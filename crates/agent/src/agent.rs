@@ -42,9 +42,9 @@ pub struct Agent {
     warned: Mutex<Vec<String>>,
 }
 
-/// The events of a chat. Nothing happens until it is polled; a reader that stops polling stalls the chat. Dropping it
-/// cancels the model request and all tool calls. The conversation then contains everything that was complete, and calls
-/// without a result get the result `cancelled`.
+/// The stream of a chat's events. Nothing happens until it is polled; a reader that stops polling stalls the chat.
+/// Dropping the stream cancels the model request and all tool calls. The conversation then contains everything that was
+/// complete, and calls without a result get the result `cancelled`.
 pub type ChatStream<'a> = Generated<'a, ChatEvent>;
 
 impl Agent {
@@ -89,7 +89,7 @@ impl Agent {
     /// again. The first chat starts them automatically.
     ///
     /// # Errors
-    /// As [`Servers::start`]; also if the start times out or the agent was stopped.
+    /// The start failed (see [`Servers::start`]) or timed out, or the agent was stopped.
     pub async fn start(&self) -> Result<(), ServersError> {
         let limit = self.config.start_timeout;
         let start = self.started.get_or_try_init(|| self.servers.start());
@@ -113,7 +113,7 @@ impl Agent {
     /// The tools that the model is offered now. Starts the servers if necessary.
     ///
     /// # Errors
-    /// As [`Agent::start`]; also if the tools cannot be listed.
+    /// The servers cannot be started (see [`Agent::start`]), or their tools cannot be listed.
     pub async fn registry(&self) -> Result<ToolNames, ServersError> {
         self.start().await?;
         let limit = self.config.start_timeout;
@@ -174,7 +174,8 @@ impl Agent {
             .await
             .is_err()
         {
-            tracing::warn!("records of cancelled runs were not written in time");
+            let limit = LAST_RECORDS_TIMEOUT.as_secs();
+            tracing::warn!("records of cancelled runs were not written within {limit} s");
         }
     }
 }

@@ -197,7 +197,7 @@ fn take_back(conversation: &mut Conversation, before: Option<Mark>, error: &Mode
 
 fn too_many(most: u32) -> (ErrorKind, String) {
     let why = format!(
-        "the model asked for tools in {most} turns one after the other, which is the limit; send a message to let it continue, \
+        "the model asked for tools in {most} consecutive turns, which is the limit; send a message to let it continue, \
          or raise `max_turns`"
     );
     (ErrorKind::TurnLimit, why)
@@ -361,7 +361,7 @@ impl<'a> Batch<'a> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // If the results do not fit, this adds short ones instead, so the error can be ignored.
+        // The error can be ignored: if the results do not fit, short ones are added instead.
         let _ = self.put();
     }
 }
@@ -375,7 +375,7 @@ struct OpenRun<'a> {
     /// Token usage of the request in flight.
     turn_usage: Usage,
     price: Price,
-    /// The status and the error to write if this is dropped.
+    /// The status and the error to record if this is dropped.
     open: Option<(RunStatus, Option<String>)>,
 }
 
@@ -451,7 +451,7 @@ impl<'a> OpenRun<'a> {
         let end = self.end(status, error);
         let ledger = &self.agent.records.ledger;
         let finishing = ledger.run_finish(self.id.clone(), end);
-        written("the end of a run", finishing).await;
+        written(&format!("the record of run `{}`", self.id.0), finishing).await;
         self.open = None;
     }
 }
@@ -470,10 +470,10 @@ impl Drop for OpenRun<'_> {
 }
 
 impl Agent {
-    /// Runs one turn: sends a message to the model and executes its tool calls until it ends its turn.
+    /// Runs one turn: sends a message to the model and executes its tool calls until the model ends the turn.
     ///
     /// The exclusive borrow prevents two concurrent turns of one conversation. Store the conversation after the stream
-    /// has ended or was dropped. It is then valid in any case.
+    /// has ended or was dropped. It is valid in both cases.
     pub fn chat<'a>(
         &'a self,
         conversation: &'a mut Conversation,
@@ -490,7 +490,7 @@ impl Agent {
     ///
     /// `keep` receives the conversation twice: with the user's message, before the model is called, and at the end. The
     /// last event is held back until the conversation is stored the second time; after a drop, a task of the agent
-    /// stores it. Each of the two may take ten seconds. A turn that does not start is not stored.
+    /// stores it. Each of the two writes may take ten seconds. A turn that does not start is not stored.
     ///
     /// With `questions`, servers can ask the user something during a call. [`ChatEvent::Questions`] reports it, and the
     /// answers are passed to `questions`.

@@ -65,7 +65,9 @@ pub(crate) struct Mark(Vec<Arc<Message>>, BTreeSet<ServerName>);
 
 /// The conversation has no room for the new content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the conversation would have {bytes} bytes, but the limit is {limit}: start a new one")]
+#[error(
+    "the conversation would have {bytes} bytes, but the limit is {limit}: start a new conversation"
+)]
 pub struct Full {
     pub bytes: usize,
     pub limit: usize,
@@ -309,7 +311,10 @@ mod tests {
         let error = conversation
             .push_results(vec![long], 1000)
             .expect_err("no room");
-        assert!(error.to_string().ends_with("start a new one"), "{error}");
+        assert!(
+            error.to_string().ends_with("start a new conversation"),
+            "{error}"
+        );
         let last = conversation.messages().last().expect("a message");
         assert_eq!(last.content, [result("a", NO_ROOM, true)]);
     }

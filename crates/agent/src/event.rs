@@ -36,7 +36,7 @@ pub enum ChatEvent {
     Questions {
         /// The id of the call.
         id: String,
-        /// `inputRequests`: `elicitation/create` requests by the server's keys.
+        /// `inputRequests`: `elicitation/create` requests, under keys chosen by the server.
         requests: Raw,
     },
     /// The result of a call. Results come in the order in which the calls finish.

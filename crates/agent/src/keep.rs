@@ -19,7 +19,7 @@ pub trait Keep: Send + 'static {
     /// Called when the user's message has been added to the conversation. The model is called after this returns.
     ///
     /// # Errors
-    /// The reason, for people to read. The turn ends with it, and [`Keep::ended`] is not called.
+    /// The reason, for people to read. It becomes the error of the turn, and [`Keep::ended`] is not called.
     fn begun<'a>(&'a mut self, conversation: &'a Conversation)
     -> BoxFuture<'a, Result<(), String>>;
 

@@ -14,25 +14,25 @@ pub trait Ledger: Send + Sync {
     /// Opens the record of a run.
     ///
     /// # Errors
-    /// It cannot be written. The run does not start.
+    /// The record cannot be written. The run then does not start.
     fn run_open(&self, run: NewRun) -> BoxFuture<'_, Result<RunId, LedgerError>>;
 
     /// Opens the record of a native tool call.
     ///
     /// # Errors
-    /// It cannot be written. The call is not made.
+    /// The record cannot be written. The call is then not made.
     fn call_open(&self, call: NewCall) -> BoxFuture<'_, Result<CallId, LedgerError>>;
 
     /// Closes the record of a call.
     ///
     /// # Errors
-    /// It cannot be written. This is logged.
+    /// The record cannot be written. The agent logs the error.
     fn call_close(&self, call: CallId, end: CallEnd) -> BoxFuture<'_, Result<(), LedgerError>>;
 
     /// Closes the record of a run.
     ///
     /// # Errors
-    /// It cannot be written. This is logged.
+    /// The record cannot be written. The agent logs the error.
     fn run_finish(&self, run: RunId, end: RunEnd) -> BoxFuture<'_, Result<(), LedgerError>>;
 }
 

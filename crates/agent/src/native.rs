@@ -42,7 +42,7 @@ pub enum Error {
         "the name {0:?} of a native tool is invalid: use 1 to 64 letters A-Z and a-z, digits, `_` and `-`"
     )]
     Name(String),
-    #[error("there are two native tools {0:?}")]
+    #[error("two native tools have the name {0:?}: rename one of them")]
     Twice(String),
     #[error("the schema of the native tool {tool:?} is not a JSON schema: {why}")]
     Schema { tool: String, why: String },

@@ -71,7 +71,7 @@ pub(crate) fn parts(result: &Raw) -> Result<Vec<Part>, String> {
 fn object<T: serde::de::DeserializeOwned>(raw: &Raw) -> Result<T, String> {
     match raw.is_object() {
         true => raw.read().map_err(|error| error.to_string()),
-        false => Err("an object was expected".to_owned()),
+        false => Err("it is not a JSON object".to_owned()),
     }
 }
 
@@ -198,13 +198,12 @@ pub(crate) fn cut(
     )
 }
 
-/// The schema of [`READ_RESULT`].
 pub(crate) fn read_schema(preview: usize) -> Value {
     json!({
         "type": "object",
         "properties": {
-            "uri": { "type": "string", "description": "The URI that the cut result names" },
-            "offset": { "type": "integer", "minimum": 0, "description": "The first byte to read" },
+            "uri": { "type": "string", "description": "The URI at the end of the shortened result" },
+            "offset": { "type": "integer", "minimum": 0, "description": "The offset of the first byte to read" },
             "length": { "type": "integer", "minimum": 1, "maximum": preview.max(1), "description": "How many bytes" },
         },
         "required": ["uri"],
@@ -232,7 +231,7 @@ pub(crate) fn read(
     };
     let Some(result) = kept.iter().rev().find(|result| result.uri == uri) else {
         return Err(format!(
-            "There is no result {uri}; the last {} can be read. Call the tool again if it is needed.",
+            "The result {uri} is not available: only the latest {} are kept. Call the tool again to get its result.",
             kept.len()
         ));
     };
@@ -240,7 +239,7 @@ pub(crate) fn read(
     let offset = number("offset").unwrap_or(0);
     if offset >= text.len() {
         return Err(format!(
-            "{uri} has {} bytes, so there is nothing at {offset}.",
+            "{uri} has {} bytes, so there is nothing at the offset {offset}.",
             text.len()
         ));
     }
@@ -353,7 +352,7 @@ mod tests {
         let past = json!({ "uri": "u", "offset": text.len() });
         assert!(read(&kept, &past, 1001).is_err());
         let unknown = read(&kept, &json!({ "uri": "v" }), 1001).expect_err("unknown");
-        assert!(unknown.contains("no result v"), "{unknown}");
+        assert!(unknown.contains("v is not available"), "{unknown}");
         // The offset is inside a character, and the length is below one character.
         let tiny = json!({ "uri": "u", "offset": 2, "length": 1 });
         assert!(read(&kept, &tiny, 1001).expect("a piece").starts_with('é'));

@@ -27,7 +27,7 @@ pub(crate) struct Open<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Asked {
-    /// Requests by the server's keys. If there are none, the call is not finished but needs no input.
+    /// The requests, under keys chosen by the server. If there are none, the call is unfinished but needs no input.
     #[serde(default)]
     pub(crate) input_requests: Option<Raw>,
     /// The server's state, to be sent back unchanged.

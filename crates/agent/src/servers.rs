@@ -22,7 +22,7 @@ pub trait Servers: Send + Sync {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>>;
 
     /// Returns the current tools. Called once per user message. Answer from a cache if possible, because the model
-    /// waits for it. A server that is away does not affect the others; it is listed in [`Offer::missing`].
+    /// waits for it. An unavailable server does not affect the others; it is listed in [`Offer::missing`].
     ///
     /// # Errors
     /// The tools cannot be determined. The chat ends with the message.
@@ -31,8 +31,8 @@ pub trait Servers: Send + Sync {
     /// Calls a tool and records the call. Dropping the future cancels the call at its server.
     ///
     /// # Errors
-    /// The call has no result: the server is away, too slow, or rejects the request. The model gets the message as the
-    /// tool's result.
+    /// The call has no result: the server is unavailable, too slow, or rejects the request. The model gets the message
+    /// as the tool's result.
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>>;
 
     /// Why a tool that the model asked for is not offered, as text for the model. `None` if the tool is unknown.

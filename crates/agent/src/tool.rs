@@ -19,7 +19,7 @@ pub struct ToolFunction {
     pub parameters: Raw,
     /// JSON schema of the structured result, if the tool declares one.
     pub response: Option<Raw>,
-    /// True if an App renders its results (MCP Apps). Clients then get them whole.
+    /// True if an App renders its results (MCP Apps). Clients then get whole results.
     pub has_app: bool,
     pub origin: Origin,
 }
@@ -120,7 +120,7 @@ pub struct ToolOutcome {
     pub is_error: bool,
 }
 
-/// Converts a tool's schema to the form that model APIs accept: for an object, without alternatives at the top level.
+/// Converts a tool's schema to the form that model APIs accept: an object schema without alternatives at the top level.
 /// One tool with any other schema would make every request fail. The server checks the arguments in any case.
 pub(crate) fn object_schema(schema: &Raw) -> Raw {
     const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];

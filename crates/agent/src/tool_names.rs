@@ -44,7 +44,7 @@ impl ToolNames {
             .iter()
             .map(|lost| {
                 format!(
-                    "the servers `{}` and `{}` both offer the tool `{}`: the agent uses the one of `{}`",
+                    "the servers `{}` and `{}` both offer the tool `{}`: the agent uses the tool of `{}`",
                     lost.loser, lost.winner, lost.native, lost.winner
                 )
             })
@@ -56,7 +56,7 @@ impl ToolNames {
                 .any(|tool| tool.name == named.exposed.as_str())
             {
                 warnings.push(format!(
-                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: the agent uses the one of `{NATIVE_SERVER}`",
+                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: the agent uses the tool of `{NATIVE_SERVER}`",
                     named.server, named.exposed
                 ));
                 continue;
@@ -179,21 +179,21 @@ mod tests {
             &[("a", "x"), ("a", "y"), ("b", "x")],
             &[],
             &[("y", "a"), ("x", "b")],
-            &["the servers `a` and `b` both offer the tool `x`: the agent uses the one of `b`"],
+            &["the servers `a` and `b` both offer the tool `x`: the agent uses the tool of `b`"],
         );
         // The configuration order decides which tool wins. The server names do not matter.
         check(
             &[("b", "x"), ("a", "x")],
             &[],
             &[("x", "a")],
-            &["the servers `b` and `a` both offer the tool `x`: the agent uses the one of `a`"],
+            &["the servers `b` and `a` both offer the tool `x`: the agent uses the tool of `a`"],
         );
         check(
             &[("a", "x")],
             &["x"],
             &[("x", "native")],
             &[
-                "the server `a` and `native` both offer the tool `x`: the agent uses the one of `native`",
+                "the server `a` and `native` both offer the tool `x`: the agent uses the tool of `native`",
             ],
         );
     }

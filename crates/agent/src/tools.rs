@@ -61,7 +61,7 @@ pub struct Called {
     /// The content for the model. Never empty.
     pub parts: Vec<Part>,
     pub is_error: bool,
-    /// A native tool's payload for the client.
+    /// Data for the client, if the tool is one of this process's own functions ([`crate::native`]).
     pub payload: Option<Value>,
     /// The unchanged result, if an App renders it.
     pub(crate) for_app: Option<Raw>,
@@ -97,14 +97,14 @@ impl Tools<'_> {
             Ok(arguments) => arguments.clone(),
             Err(bad) => {
                 return Called::error(format!(
-                    "The tool was not called: {bad}. Send one JSON object that matches its schema."
+                    "The tool was not called: {bad}. Send one JSON object that matches the tool's schema."
                 ));
             }
         };
         self.call_function(&call.id, function, arguments).await
     }
 
-    /// Calls a known tool with an object. `id` is the model's id of the call.
+    /// Calls a known tool; `arguments` is an object. `id` is the model's id of the call.
     pub(crate) async fn call_function(
         &self,
         id: &str,
@@ -160,7 +160,7 @@ impl Tools<'_> {
             };
         }
         Called::error(format!(
-            "The server {} asked {MAX_QUESTION_ROUNDS} times, and was still not done.",
+            "The server {} asked for input {MAX_QUESTION_ROUNDS} times without finishing the call.",
             call.server
         ))
     }
@@ -282,7 +282,8 @@ impl Records {
     pub(crate) fn run_dropped(&self, run: RunId, end: RunEnd) {
         let ledger = Arc::clone(&self.ledger);
         self.later(async move {
-            written("the end of a run", ledger.run_finish(run, end)).await;
+            let what = format!("the record of run `{}`", run.0);
+            written(&what, ledger.run_finish(run, end)).await;
         });
     }
 
@@ -293,7 +294,7 @@ impl Records {
             }
             // If there is no async runtime, the program is exiting. Open records are closed at the next start.
             Err(_) => tracing::warn!(
-                "a record stays open until the next start, because the program is exiting"
+                "Toolwharf is exiting, so the record of a call or run stays open until the next start"
             ),
         }
     }
@@ -308,22 +309,22 @@ pub(crate) async fn recorded<T, E: std::fmt::Display>(
 ) -> Result<T, String> {
     match timeout(RECORD_TIMEOUT, recording).await {
         Ok(recorded) => recorded.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", RECORD_TIMEOUT.as_secs())),
+        Err(_) => Err(format!(
+            "the database did not answer within {} s",
+            RECORD_TIMEOUT.as_secs()
+        )),
     }
 }
 
-/// Writes a record, for a limited time. Logs a warning if that fails.
+/// Closes the record `what`, for a limited time. Logs a warning if that fails.
 pub(crate) async fn written<E: std::fmt::Display>(
     what: &str,
     recording: impl Future<Output = Result<(), E>>,
 ) {
     match timeout(RECORD_TIMEOUT, recording).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!("{what} was not recorded: {error}"),
-        Err(_) => tracing::warn!(
-            "{what} was not recorded within {} s",
-            RECORD_TIMEOUT.as_secs()
-        ),
+        Ok(Err(error)) => tracing::warn!("cannot close {what}: {error}"),
+        Err(_) => tracing::warn!("cannot close {what} within {} s", RECORD_TIMEOUT.as_secs()),
     }
 }
 
@@ -347,7 +348,7 @@ impl OpenCall<'_> {
         };
         let ledger = &self.records.ledger;
         let closing = ledger.call_close(id.clone(), end.clone());
-        written("the end of a native tool's call", closing).await;
+        written(&format!("the record of native call `{}`", id.0), closing).await;
         self.open = None;
     }
 }
@@ -359,8 +360,8 @@ impl Drop for OpenCall<'_> {
         };
         let ledger = Arc::clone(&self.records.ledger);
         self.records.later(async move {
-            let closing = ledger.call_close(id, end);
-            written("the end of a native tool's call", closing).await;
+            let what = format!("the record of native call `{}`", id.0);
+            written(&what, ledger.call_close(id, end)).await;
         });
     }
 }

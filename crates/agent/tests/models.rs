@@ -229,14 +229,14 @@ async fn requests_that_fail_before_anything_came_are_made_again() {
         ),
         (
             failing(&no_json),
-            "502 Bad Gateway: 24 bytes that are not an error of its API",
+            "502 Bad Gateway: a body of 24 bytes without an error message",
             0,
         ),
         (failing(&json!({ "hang_up": true })), "connection: ", 0),
         (broken(0, "cut"), "connection: the connection broke", 0),
         (
             broken(0, "eof"),
-            "connection: the stream ended before the message did",
+            "connection: the stream ended before the answer was complete",
             0,
         ),
         // The stream breaks after `message_start`, but before any content.
@@ -273,7 +273,7 @@ async fn attempts_have_an_end_and_a_wait_that_is_too_long_is_not_begun() {
     llm.script(&turns(&[failing(&hour)])).await;
     let (events, error) = failure(&anthropic(&llm)).await;
     assert!(
-        error.contains("asks to wait 3600 s, longer than the settings allow"),
+        error.contains("asks to wait 3600 s, but all attempts together may take only 120 s"),
         "{error}"
     );
     assert!(events.is_empty());
@@ -300,7 +300,7 @@ async fn what_ends_in_the_middle_is_an_error_that_says_so_and_is_not_repeated() 
         ),
         (
             "eof",
-            "the model's answer was cut off: the stream ended before the message did",
+            "the model's answer was cut off: the stream ended before the answer was complete",
         ),
         (
             "stall",
@@ -419,7 +419,7 @@ fn settings_that_cannot_work_are_refused_at_once() {
     check(
         &endpoint,
         options(),
-        "the value of the header x-secret has characters that are not allowed in a header",
+        "the value of the model's header x-secret has characters that are not allowed in a header",
     );
     let mut extra = options();
     extra.extra.insert("messages".to_owned(), json!([]));
@@ -462,7 +462,7 @@ async fn an_answer_has_a_longest_length() {
     let (_, error) = failure(&anthropic_at(&endpoint)).await;
     assert_eq!(
         error,
-        "the model's answer cannot be read: it is longer than 10000 bytes (`max_answer_bytes`)"
+        "the model's answer cannot be read: it is longer than `max_answer_bytes` (10000)"
     );
 }
 
@@ -667,7 +667,7 @@ mod openai_format {
             ),
             (
                 "eof",
-                "the model's answer was cut off: the stream ended before the message did",
+                "the model's answer was cut off: the stream ended before the answer was complete",
             ),
         ] {
             llm.script(&turns(&[broken(3, then)])).await;

@@ -10,7 +10,7 @@ use crate::{Time, schema};
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatRequest {
-    /// The conversation to continue. If it is missing, a new one begins.
+    /// The conversation to continue. Without it, a new conversation begins.
     #[serde(default)]
     pub conversation: Option<String>,
     #[schema(min_length = 1)]

@@ -21,7 +21,7 @@ pub struct Product {
     pub description: String,
     /// The product's servers.
     pub servers: Vec<String>,
-    /// The number of their tools that clients do not see because the definitions changed or cannot be stored.
+    /// The number of the servers' tools that clients do not see because definitions changed or cannot be stored.
     #[serde(default)]
     pub kept_back: usize,
     #[schema(value_type = String, format = DateTime)]

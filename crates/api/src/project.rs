@@ -43,7 +43,8 @@ pub struct ProjectConfig {
     pub enabled: Option<bool>,
     #[schema(schema_with = schema::naming)]
     pub naming: Option<NamingPolicy>,
-    /// With `parallel`, chats continue without the servers of the configuration file that fail to start.
+    /// If a server of the configuration file fails to start, the chat fails (`sequential`) or continues without the
+    /// server (`parallel`). The default is the value in `[agent]`.
     #[schema(schema_with = schema::start)]
     pub start: Option<StartPolicy>,
 }

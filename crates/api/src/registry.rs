@@ -54,7 +54,7 @@ pub struct InstallOption {
     pub kind: String,
     /// The package, image or URL.
     pub target: String,
-    /// The version to install. `null`: the newest one, which is then pinned.
+    /// The version to install. `null`: the newest version, which is then pinned.
     pub version: Option<String>,
     /// Why this option cannot be used, with locations in the registry's entry.
     pub refused: Vec<Wrong>,

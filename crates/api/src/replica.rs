@@ -38,7 +38,7 @@ pub struct Replica {
 pub struct Lease {
     /// `server:` followed by the id of a registered server, or `sweep`.
     pub name: String,
-    /// The fencing token. Higher than that of every earlier lease.
+    /// The fencing token. Higher than the fencing token of every earlier lease.
     pub fence: i64,
     #[schema(value_type = String, format = DateTime)]
     pub since: Time,

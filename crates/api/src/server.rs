@@ -128,7 +128,7 @@ pub struct Server {
     pub created_at: Option<Time>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub updated_at: Option<Time>,
-    /// Remarks about a change. Only in the response to it.
+    /// Remarks about a change. Only in the response to the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
 }

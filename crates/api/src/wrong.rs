@@ -1,5 +1,7 @@
 //! Errors in a request body, each with its location.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,6 +19,16 @@ impl Wrong {
         Self {
             pointer: pointer.into(),
             detail: detail.into(),
+        }
+    }
+}
+
+/// For logs and command lines, which do not show the pointer separately.
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pointer.as_str() {
+            "" => f.write_str(&self.detail),
+            pointer => write!(f, "`{pointer}`: {}", self.detail),
         }
     }
 }

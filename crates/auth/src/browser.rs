@@ -1,6 +1,6 @@
 //! Browser sessions, and the one-time links that open a session.
 //!
-//! Invariants: cookies and links are secrets of tickets ([`Tickets`]), so all replicas accept them. A link works once.
+//! Invariants: cookies and links contain ticket secrets ([`Tickets`]), so all replicas accept them. A link works once.
 //! A session opened with a key ends with the key; a session opened at an issuer ends when the issuer settings change.
 //! Sessions used at this replica are cached, and dropped from the cache within a second after they end at another
 //! replica. `gateway::Guard` decides whether a request may use its cookie.
@@ -116,7 +116,7 @@ impl Browsers {
     }
 
     /// Ends a session if the headers contain its cookie and its page secret. Returns a `Set-Cookie` value that deletes
-    /// the cookie in any case.
+    /// the cookie, even if no session ended.
     ///
     /// # Errors
     /// Database errors. The session may still be open.
@@ -149,7 +149,7 @@ impl Browsers {
         let (Some(secret), None) = (secrets.next(), secrets.next()) else {
             return Ok(None);
         };
-        // Comparing digests takes a time that says nothing about the secret.
+        // Digests are compared, so that the timing reveals nothing about the secret.
         let page = sha256_hex(secret.as_bytes());
         let session = self.session(headers).await?;
         let session = session.filter(|session| session.page == page);

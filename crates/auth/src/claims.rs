@@ -22,7 +22,7 @@ pub(crate) struct Verified {
     pub(crate) principal: Arc<Principal>,
     /// Expiry including the allowed skew, in seconds since 1970.
     pub(super) ends_at: i64,
-    /// The paths below which it may be used; `None`: everywhere.
+    /// The paths to which the token is limited; `None`: no limit.
     pub(super) paths: Option<Vec<String>>,
 }
 
@@ -53,7 +53,8 @@ pub(super) fn verify(
 ) -> Result<Verified, Refused> {
     let issuer = text(claims, "iss");
     if issuer.map_or(!known, |issuer| issuer != settings.issuer) {
-        return Err(invalid("it is from another issuer"));
+        let why = format!("it is from another issuer than `{}`", settings.issuer);
+        return Err(invalid(&why));
     }
     if text(claims, "typ").is_some_and(|typ| typ.eq_ignore_ascii_case("id")) {
         return Err(invalid("it is an ID token: send the access token"));
@@ -62,7 +63,7 @@ pub(super) fn verify(
     let ends_at = match ends_at {
         Some(end) => end.saturating_add(SKEW_SECONDS),
         None if known => i64::MAX,
-        None => return Err(invalid("it has no `exp`")),
+        None => return Err(invalid("it has no `exp` (expiry)")),
     };
     if ends_at <= now {
         let ago = now.saturating_sub(ends_at - SKEW_SECONDS);
@@ -106,12 +107,15 @@ pub(super) fn identity(
     now: i64,
 ) -> Result<Arc<Principal>, Refused> {
     if text(claims, "iss") != Some(settings.issuer.as_str()) {
-        return Err(invalid("the ID token is from another issuer"));
+        let issuer = &settings.issuer;
+        let why = format!("the ID token is from another issuer than `{issuer}`");
+        return Err(invalid(&why));
     }
     let audiences = strings(claims.get("aud"));
     let party = text(claims, "azp");
     if !audiences.contains(&client) || party.is_some_and(|party| party != client) {
-        return Err(invalid("the ID token is for another client"));
+        let why = format!("the ID token is not for the client `{client}` (`aud`, `azp`)");
+        return Err(invalid(&why));
     }
     if time(claims, "exp")?.is_none_or(|end| end.saturating_add(SKEW_SECONDS) <= now) {
         return Err(invalid(
@@ -127,14 +131,20 @@ fn principal(
     settings: &OidcSettings,
     claims: &Claims,
 ) -> Result<Arc<Principal>, Refused> {
-    // A client that acts for itself may have no `sub`. The kind distinguishes clients from users with the same name.
+    // A client that acts for itself may have no `sub`. The kind tells clients from users of the same name.
     let (kind, subject) = match (text(claims, "sub"), text(claims, "client_id")) {
         (None, Some(client)) => ("client", client),
         (subject, _) => ("user", subject.unwrap_or_default()),
     };
-    let plain = !subject.is_empty() && !subject.chars().any(char::is_control);
-    if !plain || subject.len() > MAX_SUBJECT_BYTES {
-        return Err(invalid("it has no `sub`, or one that is not a valid name"));
+    if subject.is_empty() {
+        return Err(invalid("the token has no `sub`"));
+    }
+    if subject.chars().any(char::is_control) {
+        return Err(invalid("the token's `sub` has control characters"));
+    }
+    if subject.len() > MAX_SUBJECT_BYTES {
+        let why = format!("the token's `sub` has more than {MAX_SUBJECT_BYTES} bytes");
+        return Err(invalid(&why));
     }
     let mut principal = Principal {
         id: format!("{kind}:{name}:{subject}").into(),
@@ -377,8 +387,8 @@ mod tests {
         check(evil, "not this gateway");
         check(json!({ "aud": ["a", "https://other.example"] }), "for `a`");
         check(json!({ "sub": null }), "no `sub`");
-        check(json!({ "sub": "a\nb" }), "no `sub`");
-        check(json!({ "sub": "a".repeat(256) }), "no `sub`");
+        check(json!({ "sub": "a\nb" }), "`sub` has control characters");
+        check(json!({ "sub": "a".repeat(256) }), "`sub` has more than");
         check(json!({ "scope": "mcp:call" }), "Scope");
         check(json!({ "scope": null }), "Scope");
         check(json!({ "groups": ["ML"] }), r#"Nobody("user:corp:ann")"#);

@@ -1,8 +1,8 @@
 //! Browser sign-in at an issuer: the authorization code flow with PKCE (OpenID Connect Core 3.1, RFC 7636, RFC 9207).
 //!
-//! Invariants: a state can be used once, within ten minutes, in the tab of the gateway's page that it was made for. An
-//! ID token is accepted only with the issuer's signature, for this client and with the nonce of this sign-in. A sign-in
-//! may begin at one replica and end at another.
+//! Invariants: a state can be used once, within ten minutes, in the browser tab that began the sign-in. An ID token is
+//! accepted only with the issuer's signature, for this client and with the nonce of this sign-in. A sign-in may begin
+//! at one replica and end at another.
 
 use std::sync::Arc;
 
@@ -101,10 +101,13 @@ impl Codes {
         let state = callback.state.as_deref().unwrap_or_default();
         let begun = self.0.take::<Begun>(Kind::SignIn, state).await;
         let begun = begun.map_err(Refused::of_database)?;
-        let begun = begun.filter(|begun| begun.browser == sha256_hex(browser.as_bytes()));
-        let begun = begun.ok_or_else(|| {
-            invalid("this sign-in is over, or began in another tab or browser; begin again")
-        })?;
+        let over = "this sign-in was used already, or has expired; sign in again";
+        let begun = begun.ok_or_else(|| invalid(over))?;
+        if begun.browser != sha256_hex(browser.as_bytes()) {
+            return Err(invalid(
+                "this sign-in began in another tab or browser; sign in again",
+            ));
+        }
         let issuer = tokens.issuer(&begun.issuer)?;
         let away = |why| Refused::Away(format!("the sign-in at `{}` failed: {why}", issuer.name));
         let metadata = issuer.metadata().await.map_err(away)?;
@@ -114,10 +117,12 @@ impl Codes {
         let granted = granted.map_err(away)?;
         let token = granted
             .id_token
-            .ok_or_else(|| invalid("the issuer gave no ID token"))?;
+            .ok_or_else(|| invalid("the issuer returned no ID token"))?;
         let claims = tokens.claims_of(issuer, &token).await?;
         if text(&claims, "nonce") != Some(begun.nonce.as_str()) {
-            return Err(invalid("the ID token belongs to another sign-in"));
+            return Err(invalid(
+                "the ID token belongs to another sign-in; sign in again",
+            ));
         }
         let who = claims::identity(
             &issuer.name,
@@ -158,7 +163,7 @@ fn client(issuer: &Issuer) -> Result<&str, Refused> {
     let client = issuer.settings.client_id.as_deref();
     client.ok_or_else(|| {
         invalid(&format!(
-            "issuer `{}` has no `client_id` in the settings",
+            "browser sign-in at issuer `{0}` needs a `client_id` under `[auth.oidc.{0}]`",
             issuer.name
         ))
     })

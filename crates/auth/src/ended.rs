@@ -1,4 +1,4 @@
-//! A queue of principals that have lost all access. Their open sessions and streams are then closed.
+//! A queue of principals that have lost all access and whose open sessions and streams must be closed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

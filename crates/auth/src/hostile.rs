@@ -124,7 +124,7 @@ async fn a_set_of_keys_that_cannot_be_used_is_an_issuer_that_cannot_be_asked() {
     for (answer, expected) in [
         (
             json!({ "body": "<html>Sign in</html>" }),
-            "not the JSON document that is expected",
+            "not the expected JSON document",
         ),
         (json!({ "body": { "keys": [] } }), "none of its 0 keys"),
         (
@@ -180,7 +180,7 @@ async fn metadata_that_lies_is_refused() {
         (
             url,
             "http://169.254.169.254/keys".to_owned(),
-            "elsewhere and not https",
+            "origin and is not https",
         ),
         (
             url,
@@ -196,7 +196,7 @@ async fn metadata_that_lies_is_refused() {
         (
             url,
             "file:///etc/passwd".to_owned(),
-            "elsewhere and not https",
+            "origin and is not https",
         ),
         (url, "jwks".to_owned(), "not a URL"),
     ] {

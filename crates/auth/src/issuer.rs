@@ -115,7 +115,7 @@ impl Issuer {
             return Ok(known);
         }
         let mut asked = self.asked.lock().await;
-        // Another task may have fetched it while this one waited for the lock.
+        // Another task may have fetched the key while this one waited for the lock.
         let known = self.known(header);
         if !known.is_empty() {
             return Ok(known);
@@ -179,7 +179,7 @@ impl Issuer {
         let set = oauth::document::<KeySet>(&self.http, &uri).await;
         let shown = model::url_for_display(uri.as_str());
         let set = set.map_err(|error| error.what)?;
-        let set = set.ok_or_else(|| format!("{shown}: no key set found at this URL"))?;
+        let set = set.ok_or_else(|| format!("there is no key set at {shown}"))?;
         let keys = set.keys.iter().filter_map(Key::read).take(MAX_KEYS);
         let keys: Vec<_> = keys.map(Arc::new).collect();
         if keys.is_empty() {
@@ -196,7 +196,7 @@ impl Issuer {
     async fn discover(&self) -> Result<Arc<Metadata>, String> {
         let issuer = &self.settings.issuer;
         let url = Url::parse(issuer).map_err(|error| error.to_string())?;
-        // The document of OpenID Connect comes first, because it has everything that is used here.
+        // The document of OpenID Connect comes first, because it has all the fields used here.
         let mut places = oauth::well_known(&url);
         places.reverse();
         let mismatch = |_: &Url, says: &str| {
@@ -231,7 +231,7 @@ impl Issuer {
             return Ok(url);
         }
         if url.scheme() != "https" {
-            return Err(refused("which is elsewhere and not https"));
+            return Err(refused("which has another origin and is not https"));
         }
         let public = match url.host() {
             Some(Host::Ipv4(ip)) => is_public(ip.into()),
@@ -241,11 +241,11 @@ impl Issuer {
         };
         match public {
             true => Ok(url),
-            false => Err(refused("which is elsewhere and a private address")),
+            false => Err(refused("which has another origin and a private address")),
         }
     }
 
-    /// Posts a form with the client's id and secret, if it has both. The error contains nothing of the form.
+    /// Posts a form with the client's id and secret, if both are configured. The error contains nothing of the form.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         url: &Url,

@@ -4,8 +4,8 @@
 //! data directory). The database and this process have SHA-256 digests. Identifying a key takes no lock and no database
 //! query. A key revoked at this replica is refused immediately, a key revoked at another one within a second; the key's
 //! sessions and streams end at the same time ([`Ended`]). While the database is unavailable, a single gateway continues
-//! with the known keys; one of several replicas does so for [`STALE_AFTER`]. Deliberately absent: the role that a route
-//! needs (`rest`), and the rule when a key is required (`gateway::Guard`).
+//! with the known keys; several replicas do so for [`STALE_AFTER`] only. Deliberately absent: the role that a route
+//! needs (`rest`), and whether a request needs a key (`gateway::Guard`).
 
 use std::{
     collections::HashMap,
@@ -91,8 +91,7 @@ impl Keys {
         }
     }
 
-    /// From now on other replicas may change the keys, too: keys that cannot be checked are refused after
-    /// [`STALE_AFTER`].
+    /// From now on, other replicas may change the keys. If updates fail, keys are refused after [`STALE_AFTER`].
     pub fn share(&self) {
         self.trust(monotonic_nanos());
     }
@@ -169,7 +168,7 @@ impl Keys {
                 );
                 continue;
             };
-            // The known key stays in the list, since it records its last use.
+            // Keep the known key, because it records its last use.
             let key = match before.get(&digest) {
                 Some(key) if key.id == row.key.id => key.clone(),
                 _ => match Key::of(&row) {
@@ -233,9 +232,9 @@ impl Keys {
             if let Some(error) = &failed
                 && !away
             {
-                let how_long = if self.is_shared() { ", for 5 s" } else { "" };
+                let how_long = if self.is_shared() { " for 5 s" } else { "" };
                 tracing::warn!(
-                    "cannot update the keys; the known keys stay valid{how_long}: {error}"
+                    "cannot read the keys from the database; the known keys stay valid{how_long}: {error}"
                 );
             }
             away = failed.is_some();
@@ -272,7 +271,7 @@ impl Key {
         let project = project
             .transpose()
             .inspect_err(|error| {
-                tracing::warn!("key {} has an invalid project id: {error}", row.key.id);
+                tracing::warn!("key {} is ignored: invalid project id: {error}", row.key.id);
             })
             .ok()?;
         let principal = Principal::new(format!("key:{}", row.key.id), role(row.key.role), project);
@@ -311,7 +310,7 @@ pub async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, b
     let place = crate::admin_token::token_place(dir);
     let hash = hash(&token);
     let keys = store.keys_hashed().await?;
-    // This query comes after the list, because another replica with the same token may be registering it.
+    // Query the key after the list, because another replica may be registering the same token.
     let known = store.key_by_hash(&hash).await?;
     let now = store::now();
     let is_admins = |key: &KeyRow| key.role == store::Role::Admin && key.is_living(now);
@@ -321,18 +320,18 @@ pub async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, b
     }
     if keys.iter().any(|row| is_admins(&row.key)) {
         if new {
-            // The new token is not a valid key, and its file would prevent the remedy in the error.
+            // The new token is not a valid key. If its file stayed, the remedy in the error would not work.
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         bail!(
-            "the database has administrators, but {place} holds no valid administrator's key: write one into it, or run \
+            "the database has administrators, but {place} holds no valid administrator's key: put such a key there, or run \
              `toolwharf key recover` to make a new one"
         );
     }
     if known.is_some() {
         bail!(
-            "{place} holds a key that is revoked, expired or not an administrator's: remove it, and the next start makes a \
-             new one"
+            "{place} holds a key that is revoked, expired or not an administrator's: remove the key, and the next start \
+             makes a new one"
         );
     }
     register(store, &token, FIRST_KEY_NAME).await?;
@@ -552,7 +551,7 @@ mod tests {
         let past = store::now() - Duration::from_secs(1);
         let token = fs::read_to_string(&file).expect("the token");
         put(&store, token.trim(), store::Role::Admin, Some(past)).await;
-        assert!(refused(&store).await.contains("remove it"));
+        assert!(refused(&store).await.contains("remove the key"));
         fs::remove_file(&file).expect("removed");
         let (_, new) = bootstrap(&store, dir.path()).await.expect("a new key");
         assert!(new);

@@ -2,7 +2,7 @@
 //! issuer in the settings ([`Tokens`]), or by the session of a browser that signed in with either ([`Browsers`]).
 //!
 //! The result is always a [`Principal`], so that the rest of the program sees no difference. Deliberately absent: the
-//! role that a route needs (`rest`), and the rule when a key is required (`gateway::Guard`).
+//! role that a route needs (`rest`), and whether a request needs a key (`gateway::Guard`).
 
 pub mod admin_token;
 mod browser;

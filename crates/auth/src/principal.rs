@@ -45,7 +45,7 @@ impl Principal {
         self.role_in(project) >= Some(role)
     }
 
-    /// Returns true if the project is visible to the principal; `None` means outside of projects.
+    /// Returns true if the project is visible to the principal; `None`: what belongs to no project.
     pub fn reaches(&self, project: Option<&ProjectId>) -> bool {
         self.role_in(project).is_some()
     }

@@ -1,4 +1,5 @@
-//! Encryption of texts that leave this process and come back later. Uses the installation's key; the result is base64.
+//! Encryption of texts that leave this process and are read back later. Uses the installation's key; the result is
+//! base64.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use engine::secrets::{DataKey, Sealed};

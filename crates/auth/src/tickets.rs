@@ -14,7 +14,7 @@ use crate::sealed::{opened_text, sealed_text};
 
 /// Lifetime of a browser session.
 const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
-/// Lifetime of everything that can be used once.
+/// Lifetime of all tickets that can be used once.
 pub const LINK: Duration = Duration::from_secs(10 * 60);
 
 /// The purpose of a ticket.
@@ -28,7 +28,7 @@ pub enum Kind {
     SignIn,
     /// A sign-in to a server, at its issuer.
     Login,
-    /// A sign-in to a server by a user who pastes the redirect. The issuer sees the ticket's secret.
+    /// A sign-in to a server where the user pastes the redirect URL. The issuer sees the ticket's secret.
     Paste,
     /// A link that was used.
     Used,
@@ -124,7 +124,7 @@ impl Tickets {
             expires_at: store::now() + kind.lasts(),
             most: kind.most(),
         };
-        // The future is boxed, since it is rare and large: a transaction of three statements.
+        // Boxed, because this future is large (a transaction of three statements) and rarely needed.
         Box::pin(self.store.ticket_put(ticket)).await
     }
 

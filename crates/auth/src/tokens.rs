@@ -1,8 +1,8 @@
 //! Access tokens of external issuers.
 //!
 //! Invariants: tokens are not stored, only the SHA-256 digests of valid ones, until they expire; a call with a known
-//! token therefore costs as much as a call with a key. Signatures are checked outside of the tasks that serve requests,
-//! a few at a time. Only asymmetric algorithms are accepted.
+//! token therefore costs as much as a call with a key. Signatures are checked on blocking threads, a few at a time.
+//! Only asymmetric algorithms are accepted.
 
 use crate::claims::Refused;
 use std::{
@@ -21,7 +21,7 @@ use super::{
     keys::Digest,
 };
 
-/// Maximum bytes of a token. One with many groups has 8 KiB.
+/// Maximum bytes of a token. A token with many groups has 8 KiB.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 /// Maximum number of remembered tokens.
 const MAX_TOKENS: usize = 16_384;
@@ -121,7 +121,7 @@ impl Tokens {
             .collect()
     }
 
-    /// The result of an earlier check of this token, while it is valid.
+    /// The result of an earlier check of this token, while that result is valid.
     pub(super) fn known(&self, digest: &Digest) -> Option<Arc<Verified>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let found = known.get(digest)?;
@@ -195,7 +195,8 @@ impl Tokens {
         header: Header,
     ) -> Result<Claims, Refused> {
         if !ALGORITHMS.contains(&header.alg) {
-            let why = format!("its algorithm `{:?}` is not accepted", header.alg);
+            let alg = header.alg;
+            let why = format!("its algorithm `{alg:?}` is not accepted; use `RS256` or `ES256`");
             return Err(Refused::Invalid(why));
         }
         if header.crit.is_some() {

@@ -49,7 +49,7 @@ pub struct Hosting {
 /// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{}", .0.first().map_or("it is invalid", |wrong| wrong.detail.as_str()))]
+    #[error("the registration is invalid: {}", join(.0))]
     Unfit(Vec<Wrong>),
     /// Another server has the name.
     #[error("server `{0}` already exists")]
@@ -79,7 +79,7 @@ impl Hosting {
     }
 
     /// Removes unneeded leftovers of an earlier run as soon as their runtime responds. After that, periodically removes
-    /// leftovers of lost replicas, in a loop; only one of several replicas does that.
+    /// leftovers of lost replicas, in a loop, on one replica only.
     pub async fn sweep(&self, replica: Option<&Replica>) {
         let runtimes = self.gateway.runtimes();
         let mut left = runtimes.elsewhere();
@@ -192,9 +192,7 @@ impl Hosting {
                     hosted.push((spec, left(row, &mut crashes)));
                 }
                 Err(wrong) => {
-                    let wrong: Vec<&str> = wrong.iter().map(|one| one.detail.as_str()).collect();
-                    let why = wrong.join("; ");
-                    tracing::error!(server = %row.name, id = row.id, "cannot host the server: {why}");
+                    tracing::error!(server = %row.name, id = row.id, "cannot host the server: {}", join(&wrong));
                 }
             }
         }
@@ -300,7 +298,7 @@ impl Hosting {
         Ok(row)
     }
 
-    /// Replaces a registration. If it differs, the server is restarted.
+    /// Replaces a registration. If the new one differs, the server is restarted.
     ///
     /// # Errors
     /// [`Error`]. Then nothing was changed.
@@ -478,7 +476,7 @@ impl Hosting {
         self.gateway.fleet().by_id(id).cloned()
     }
 
-    /// Checks what can be checked without starting it: this installation's providers and allowed mounts.
+    /// Checks a server without starting it: this installation's providers and allowed mounts.
     fn permitted(&self, entry: &Entry) -> Result<(), Error> {
         let (launch, sandbox) = (entry.launch(), entry.sandbox());
         let mut wrong = Vec::new();
@@ -540,6 +538,12 @@ impl Hosting {
             None => Ok(()),
         }
     }
+}
+
+/// All errors as one text.
+fn join(wrong: &[Wrong]) -> String {
+    let each: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+    each.join("; ")
 }
 
 /// The state in which an earlier run left a server, if it ever ran.

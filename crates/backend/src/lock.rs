@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use config::Sources;
 use serde::{Deserialize, Serialize};
 
-/// The locked file. It is never removed: otherwise two gateways could each lock a different one.
+/// The locked file. It is never removed: otherwise two gateways could each lock a different file of this name.
 const LOCK_FILE: &str = "gateway.lock";
 /// The file with the gateway's address.
 const STATE_FILE: &str = "serve.json";
@@ -102,8 +102,8 @@ impl Lock {
             |pid| format!("end it with `kill {pid}`"),
         );
         bail!(
-            "another gateway uses the data directory {}: {other}. Use that one (`toolwharf ls` shows its servers), \
-             {end}, or choose another directory for this one with --data-dir",
+            "another gateway uses the data directory {}: {other}. Use that gateway (`toolwharf ls` shows its \
+             servers), {end}, or choose another data directory with --data-dir",
             dir.display()
         )
     }

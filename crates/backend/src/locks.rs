@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 use tokio::sync::Mutex;
 
-/// Number of locks. Names share them by hash.
+/// Number of locks. Names with the same hash modulo this number share a lock.
 const LOCK_COUNT: usize = 64;
 
 /// Locks for any number of names.
@@ -21,7 +21,6 @@ impl Default for Locks {
 }
 
 impl Locks {
-    /// The lock of a name.
     pub(crate) fn of(&self, name: &(impl Hash + ?Sized)) -> &Mutex<()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
         let at = usize::try_from(hash % LOCK_COUNT as u64).unwrap_or_default();

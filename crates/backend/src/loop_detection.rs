@@ -65,12 +65,10 @@ impl LoopDetection {
         match origin {
             Origin::Launch(launch) => self
                 .is_own_command(launch)
-                .then(|| "it starts this Toolwharf itself".to_owned()),
+                .then(|| "its command starts this Toolwharf itself".to_owned()),
             Origin::Remote(remote) => {
                 let own = self.own_listener(&remote.url)?;
-                Some(format!(
-                    "it is the address of this Toolwharf itself ({own})"
-                ))
+                Some(format!("its URL leads to this Toolwharf itself ({own})"))
             }
         }
     }

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 /// Contains the key as 64 hexadecimal digits.
 pub const MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY";
-/// Contains the previous key while [`MASTER_KEY`] replaces it.
+/// Contains the previous key during a rotation to the key in [`MASTER_KEY`].
 pub const OLD_MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY_OLD";
 const KEY_FILE: &str = "master.key";
 const NEW_KEY_FILE: &str = "master.key.new";
@@ -66,7 +66,7 @@ impl Master {
         if used.key_id == key.id() {
             if !key.opens(&used.sealed_check) {
                 bail!(
-                    "the database is damaged: it names the master key in {from}, but was sealed with another one"
+                    "the database is damaged: it has the id, but not the check value, of the master key in {from}; restore a backup"
                 );
             }
             return Ok(master(key));
@@ -90,9 +90,9 @@ impl Master {
             }
         }
         bail!(
-            "the master key in {from} ({}) is not the one that this database's secrets were sealed with ({}); \
-             nothing was changed. Restore that key from a backup of {KEY_FILE} or of {MASTER_KEY}; to change to \
-             this one, set {OLD_MASTER_KEY} to the other",
+            "the master key in {from} ({}) is not the key that this database's secrets were encrypted with ({}); \
+             nothing was changed. Restore the old key from a backup of {KEY_FILE} or of {MASTER_KEY}; or, to rotate \
+             to the new key, set {OLD_MASTER_KEY} to the old one",
             key.id(),
             used.key_id,
         )
@@ -170,8 +170,9 @@ impl Master {
                 .into_iter()
                 .map(|(project, wrapped)| {
                     let key = old.unwrap(&project, &wrapped);
-                    let key =
-                        key.with_context(|| format!("the data key of project `{project}`"))?;
+                    let key = key.with_context(|| {
+                        format!("cannot decrypt the data key of project `{project}`")
+                    })?;
                     let wrapped = new.wrap(&project, &key);
                     Ok((project, wrapped))
                 })
@@ -180,7 +181,7 @@ impl Master {
                 Some(wrapped) => {
                     let key = old
                         .unwrap_login_key(&wrapped)
-                        .context("the key of sign-ins")?;
+                        .context("cannot decrypt the key that sign-ins are encrypted with")?;
                     Some(new.wrap_login_key(&key))
                 }
                 None => None,
@@ -197,7 +198,9 @@ impl Master {
                 }
             }
         }
-        bail!("projects change too fast to rotate the master key: try again")
+        bail!(
+            "cannot rotate the master key: projects changed in all {MAX_ATTEMPTS} attempts; try again"
+        )
     }
 }
 
@@ -227,5 +230,5 @@ fn rename(dir: &Path) -> anyhow::Result<()> {
     let (new, path) = (dir.join(NEW_KEY_FILE), dir.join(KEY_FILE));
     fs::rename(&new, &path)
         .and_then(|()| fs::File::open(dir)?.sync_all())
-        .with_context(|| format!("cannot rename {} to {KEY_FILE}", new.display()))
+        .with_context(|| format!("cannot rename {} to {}", new.display(), path.display()))
 }

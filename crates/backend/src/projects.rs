@@ -38,7 +38,7 @@ const MAX_SECRET_BYTES: usize = 64 << 10;
 /// Maximum bytes of a secret's name.
 const MAX_SECRET_NAME_BYTES: usize = 128;
 /// The remedy for a data key that cannot be decrypted.
-const NEW_MASTER_KEY: &str = "the master key was changed on another replica; start this one with the new key as TOOLWHARF_MASTER_KEY";
+const NEW_MASTER_KEY: &str = "the master key was changed on another replica; start this replica with the new key in TOOLWHARF_MASTER_KEY";
 /// Attempts to store a secret while other callers store it, too.
 const MAX_ATTEMPTS: usize = 10;
 /// The key in a stored entry that says who registered it, and its value if that was a project key.
@@ -230,14 +230,13 @@ impl Projects {
     pub async fn admit(&self, scope: &Scope) -> store::Result<()> {
         match &scope.project {
             Some(project) if self.gateway.fleet().projects.contains_key(project) => Ok(()),
-            // This case is rare. It is boxed to keep the future that answers a call small, since that is moved into its
-            // connection.
+            // This case is rare. It is boxed to keep the future of a call small, which is moved into its connection.
             Some(project) => Box::pin(self.load(project)).await,
             None if scope.server.is_some() || self.all.load(Ordering::Acquire) => Ok(()),
             None => {
                 // The loaded projects work without the others. The next request tries again.
                 if let Err(error) = Box::pin(self.load_all()).await {
-                    tracing::warn!("cannot load all projects: {error}");
+                    tracing::warn!("cannot load the projects that are not loaded yet: {error}");
                 }
                 Ok(())
             }
@@ -359,7 +358,7 @@ impl Projects {
         Ok(())
     }
 
-    /// The view of the configuration file's servers: as configured there, or empty.
+    /// The project's view of the configuration file's servers: as configured in that file, or empty.
     fn view(&self, id: &ProjectId, row: &ProjectRow) -> ProjectView {
         let fleet = self.gateway.fleet();
         let mut view = if fleet.declares(id) {
@@ -409,7 +408,7 @@ impl Projects {
         ))
     }
 
-    /// Decrypts a data key. Falls back to the project's previously decrypted one.
+    /// Decrypts a data key. Falls back to the project's previously decrypted key.
     fn opened_key(&self, id: &ProjectId, wrapped: &[u8]) -> Option<Arc<DataKey>> {
         if let Ok(key) = self.master.key().unwrap(id, wrapped) {
             let key = Arc::new(key);
@@ -423,7 +422,7 @@ impl Projects {
                 Some(_) => "the previously decrypted key is used",
                 None => "servers that need its secrets do not start",
             };
-            tracing::error!(project = %id, "the project's data key cannot be decrypted; {goes_on}: {NEW_MASTER_KEY}");
+            tracing::error!(project = %id, "the project's data key cannot be decrypted: {NEW_MASTER_KEY}. Until then, {goes_on}");
         }
         known
     }
@@ -509,18 +508,18 @@ impl Projects {
         }
     }
 
-    /// The key that encrypts session ids. It is the one for sign-ins, which stays when the master key is rotated.
+    /// The key that encrypts session ids: the key for sign-ins, which a rotation of the master key does not change.
     ///
     /// # Errors
-    /// If the database does not respond, or the master key does not decrypt it.
+    /// If the database does not respond, or the master key cannot decrypt the key.
     pub async fn session_key(&self) -> anyhow::Result<DataKey> {
         self.master.login_key().await
     }
 
-    /// The key that encrypts secrets in entries: the one for sign-ins.
+    /// The key that encrypts secrets in entries: the key for sign-ins.
     ///
     /// # Errors
-    /// If the database does not respond, or the master key does not decrypt it.
+    /// If the database does not respond, or the master key cannot decrypt the key.
     pub async fn entry_key(&self) -> anyhow::Result<&DataKey> {
         let key = self.entry_key.get_or_try_init(|| self.master.login_key());
         key.await
@@ -601,7 +600,7 @@ fn spec(
             Some(spec)
         }
         Err(unfit) => {
-            tracing::error!(%project, server = %server.name, "cannot be used: {}", unfit.problems.join("; "));
+            tracing::error!(%project, server = %server.name, "the server's stored entry cannot be used: {}", unfit.problems.join("; "));
             None
         }
     }

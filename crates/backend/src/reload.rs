@@ -81,7 +81,7 @@ impl Live {
         }
     }
 
-    /// Returns true if one of the files contains the server, even if it is not in force.
+    /// Returns true if one of the files contains the server, even if that version of the file is not in force.
     pub async fn has(self: &Arc<Self>, name: &ServerName) -> bool {
         let (this, name) = (self.clone(), name.clone());
         let found = tokio::task::spawn_blocking(move || {
@@ -194,7 +194,7 @@ impl Live {
             }
             Err(error) => {
                 tracing::warn!(
-                    "cannot load the stored tools of added servers; they are loaded on connecting: {error:#}"
+                    "cannot load the stored tools of added servers; their tools appear when they connect: {error:#}"
                 );
                 HashMap::new()
             }

@@ -94,8 +94,8 @@ type Fences = HashMap<String, i64>;
 #[derive(Default)]
 struct Leases {
     held: Fences,
-    /// Leases whose release is not confirmed yet by the database, which may still have them. They are not held. None
-    /// can be taken again before the release is confirmed: it would be the same lease with the same fencing token.
+    /// Leases whose release is not confirmed yet by the database, which may still have them. They are not held. A lease
+    /// cannot be taken again before its release is confirmed: it would have the same fencing token.
     leaving: Fences,
 }
 
@@ -128,7 +128,7 @@ impl Leases {
 struct Until {
     /// When the work under its leases must stop.
     stop: Instant,
-    /// When the sentinel kills it, in nanoseconds of the monotonic clock.
+    /// When the sentinel kills the servers under its leases, in nanoseconds of the monotonic clock.
     kill: u64,
 }
 
@@ -225,8 +225,8 @@ impl Replica {
             let began = Instant::now();
             let renewed = match member.lost.is_cancelled() {
                 true => {
-                    // Servers that ran under a lease are dead by now. The sentinel must not kill servers without a
-                    // lease, which are started again.
+                    // Servers that ran under a lease are dead by now. Unschedule the sentinel, so that it does not kill
+                    // the servers without a lease, which are started again.
                     if stop.elapsed() > self.lease / 4 {
                         (self.end_all_at)(None);
                     }
@@ -262,8 +262,7 @@ impl Replica {
             if !away && self.holds(SWEEP) && pruned.is_none_or(|at| at.elapsed() > PRUNE_INTERVAL) {
                 pruned = self.store.change_prune().await.is_ok().then(Instant::now);
             }
-            // Retry sooner while the database is unavailable. A slow database is not queried more often than a fast
-            // one.
+            // Retry sooner while the database is unavailable, but not while it is only slow.
             let stop = self.member().until.lock().stop;
             let next = match away {
                 true => Instant::now() + self.lease / 10,
@@ -289,7 +288,7 @@ impl Replica {
         // Leases released in the meantime do not matter, even if they were taken again.
         let lacks = member.leases.lock().are_lacking(&held, &has);
         if lacks {
-            self.lose(member, "the database no longer has a lease that it granted");
+            self.lose(member, "the database has lost one of its leases");
             return self.rejoin().await;
         }
         *member.until.lock() = until;
@@ -303,12 +302,16 @@ impl Replica {
         if self.store.timeline_is_new().await? {
             let time = self.lease.as_secs();
             tracing::warn!(
-                "the database was restored from a standby or a backup and may lack the latest writes: free leases are granted in {time} s"
+                "the database failed over or was restored, and may lack the latest writes: no free lease is granted for {time} s"
             );
             self.store.timeline_begin().await?;
         }
         for lost in self.store.replica_remove_lost().await? {
-            tracing::warn!(id = lost.id, host = lost.name, "another replica is lost");
+            tracing::warn!(
+                id = lost.id,
+                host = lost.name,
+                "another replica sent no heartbeat and counts as lost"
+            );
         }
         let (replicas, leases) =
             tokio::try_join!(self.store.replica_list(), self.store.lease_list())?;
@@ -335,7 +338,7 @@ impl Replica {
             > MAX_SKEW_SECONDS
         {
             tracing::warn!(
-                "the clock of this machine is {} s {} the database's, which is used instead",
+                "the clock of this machine is {} s {} the database's clock; Toolwharf uses the database's clock",
                 seconds.abs(),
                 if seconds > 0 { "behind" } else { "ahead of" }
             );
@@ -349,7 +352,7 @@ impl Replica {
         self.losses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             id = member.id,
-            "this replica no longer holds its leases: {why}; it stops the servers and calls that they cover"
+            "this replica no longer holds its leases: {why}; the servers and calls under these leases are stopped"
         );
         member.lost.cancel();
     }
@@ -365,8 +368,8 @@ impl Replica {
 
     /// Schedules the sentinel to kill the servers at the deadline, if any run under a lease.
     fn warn_sentinel(&self, member: &Arc<Member>) {
-        // The lock is held until the sentinel is scheduled, so that deadlines are passed on in order. A membership that
-        // is over is ignored.
+        // The lock is held until the sentinel is scheduled, so that deadlines are passed on in order. Memberships that
+        // have ended are ignored.
         let current = self.member.lock();
         if !Arc::ptr_eq(&current, member) {
             return;
@@ -385,7 +388,7 @@ impl Replica {
     /// Why it was not taken.
     pub async fn take(&self, name: &str) -> Result<(i64, CancellationToken), NotTaken> {
         let member = self.member();
-        // The process may have been suspended, and not have noticed that it is lost.
+        // The process may have been suspended, and not have noticed that its membership is lost.
         if member.lost.is_cancelled() || member.until.lock().stop <= Instant::now() {
             let why = "this replica cannot reach the database";
             return Err(NotTaken::No(why.to_owned()));
@@ -426,9 +429,9 @@ impl Replica {
         Ok(leases.iter().map(|lease| lease.fence).collect())
     }
 
-    /// Returns the replica that takes over sessions, on which all replicas agree: the one that already has this role,
-    /// unless that is `from`, which this one cannot reach; otherwise this one. The role is a lease whose loss stops
-    /// nothing. `None`: the database does not respond.
+    /// Returns the replica that takes over these sessions; all replicas agree on it. If no replica has this role, or
+    /// only `from`, which this replica cannot reach, then this replica takes the role. The role is a lease whose loss
+    /// stops nothing. `None`: the database does not respond, or this replica is lost.
     pub async fn heir(&self, sessions: &str, from: Option<&str>) -> Option<String> {
         let name = format!("sessions:{sessions}");
         let agreed = self.store.lease_agree(&name, &self.id(), from).await;
@@ -453,7 +456,7 @@ impl Replica {
     async fn held_elsewhere(&self, name: &str) -> store::Result<NotTaken> {
         let leases = self.store.lease_list().await?;
         let Some(lease) = leases.into_iter().find(|lease| lease.name == name) else {
-            let why = "the server's lease is not free yet; after a failover of the database this takes one lease period";
+            let why = "the server's lease is not free yet: after a database failover, leases are granted again after one lease period";
             return Ok(NotTaken::No(why.to_owned()));
         };
         let replicas = self.store.replica_list().await?;
@@ -478,7 +481,7 @@ impl Replica {
         self.warn_sentinel(&member);
         let _one_at_a_time = self.locks.of(name).lock().await;
         if let Err(error) = self.release(&member, name, fence).await {
-            tracing::warn!(lease = name, "cannot release a lease yet: {error}");
+            tracing::warn!(lease = name, "cannot release the lease yet: {error}");
         }
     }
 
@@ -489,7 +492,7 @@ impl Replica {
         for (name, fence) in leaving {
             let _one_at_a_time = self.locks.of(&*name).lock().await;
             if let Err(error) = self.release(&member, &name, fence).await {
-                tracing::debug!(lease = name, "cannot release a lease yet: {error}");
+                tracing::debug!(lease = name, "cannot release the lease yet: {error}");
                 return;
             }
         }
@@ -532,7 +535,7 @@ impl Replica {
     /// Ends the membership, on shutdown.
     pub async fn leave(&self) {
         if let Err(error) = self.store.replica_remove(&self.id()).await {
-            tracing::warn!("this replica remains in the list until its lease expires: {error}");
+            tracing::warn!("this replica stays listed until its lease expires: {error}");
         }
     }
 }
@@ -554,7 +557,7 @@ async fn add(
     store.replica_add(replica, lease).await?;
     if let Err(error) = fs::write(file, &id) {
         tracing::warn!(
-            "cannot write {}: after a crash of this gateway its servers will wait until its lease expires: {error}",
+            "cannot write {}: {error}. After a crash of this gateway, its servers start only when its lease has expired",
             file.display()
         );
     }
@@ -566,7 +569,6 @@ async fn add(
     }))
 }
 
-/// The name of this host.
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())

@@ -280,7 +280,7 @@ fn accept(
     entry: &Value,
 ) -> Result<Accepted, Rejected> {
     if restored(entry.clone(), None).is_err() {
-        let why = "it contains masked values (`•••`) instead of secrets: export the entry with its secrets";
+        let why = "it contains masked values (`•••`) instead of secrets: replace each `•••` by the secret, or by a reference such as `${NAME}`";
         return Err(Rejected::Refused(why.to_owned()));
     }
     if let Some(there) = taken.get(name.as_str()) {
@@ -353,7 +353,7 @@ fn fit(
     }
 }
 
-/// Refuses to write an entry of which parts have no effect.
+/// Refuses to write an entry with keys that have no effect.
 fn written(name: &ServerName, entry: &Value) -> Result<(), EditError> {
     let wrong = misplaced(entry);
     if wrong.is_empty() {

@@ -41,7 +41,7 @@ use crate::{
 /// The argument that runs this binary as the sentinel.
 pub const SENTINEL: &str = "sentinel";
 /// Why a gateway without the lock of its data directory starts no sandboxes.
-const NOT_OWNED: &str = "it needs a sandbox, and only `toolwharf serve` runs those: start `toolwharf serve`, and this process becomes its client";
+const NOT_OWNED: &str = "it needs a sandbox, and only `toolwharf serve` runs sandboxes: start `toolwharf serve`, and this process becomes its client";
 /// The argument that runs this binary as the first program in a sandbox.
 pub const SHIM: &str = "sandbox-shim";
 /// The file in the data directory with the id of this installation.
@@ -86,14 +86,14 @@ pub fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
         .recursive(true)
         .mode(0o700)
         .create(&dir)
-        .with_context(|| format!("cannot make the data directory {}", dir.display()))?;
+        .with_context(|| format!("cannot create the data directory {}", dir.display()))?;
     Ok(dir)
 }
 
 /// Command line options that take precedence over the settings.
 #[derive(Clone, Default, clap::Args)]
 pub struct CliOverrides {
-    /// The data directory. All commands have this option.
+    /// The data directory. It is an option of all commands.
     #[arg(skip)]
     pub data_dir: Option<PathBuf>,
     /// The database instead of a file in the data directory: postgres://user:password@host/database.
@@ -155,7 +155,7 @@ pub async fn close_open(store: &Store) -> anyhow::Result<()> {
     let why = "the gateway stopped before the turn ended";
     let runs = store.run_interrupt_open(store::now(), why).await?;
     if runs > 0 {
-        tracing::warn!(runs, "turns of agents were interrupted");
+        tracing::warn!(runs, "the gateway stopped before these agent runs ended");
     }
     store.login_release_left().await?;
     Ok(())
@@ -261,7 +261,7 @@ pub async fn gateway(
     Ok((gateway, projects, logins))
 }
 
-/// The available runtimes. Each is only tried out when it is needed.
+/// The available runtimes. Each runtime is tested only when it is first needed.
 fn runtimes(
     settings: &Settings,
     data_dir: &Path,

@@ -6,7 +6,7 @@
 //! what must hold at the end. The exit code is 1 if a promise is broken.
 //!
 //! The gateway itself is not killed here; see the tests `faults_hosting` and `faults_store`. `--seed` determines what
-//! is done to which server, but not what else the machine does: the same seed does not repeat a run exactly.
+//! is done to which server, but not the timing, so the same seed does not repeat a run exactly.
 
 mod books;
 mod harm;
@@ -221,7 +221,7 @@ async fn at_work(
     Ok(promises)
 }
 
-/// Compares the second fifth of the time with the last fifth.
+/// Fails if the median of the last fifth of the figures exceeds [`MAX_GROWTH`] times that of the second fifth.
 fn flat(what: &str, unit: &str, figures: &[f64]) -> (String, Option<String>) {
     let fifth = figures.len() / 5;
     let first = median(figures[fifth..fifth * 2].to_vec());
@@ -229,7 +229,7 @@ fn flat(what: &str, unit: &str, figures: &[f64]) -> (String, Option<String>) {
     let most = figures.iter().copied().fold(0.0, f64::max);
     let line =
         format!("{what:<9} {first:.1} {unit} at first, {last:.1} at last, {most:.1} at most");
-    // If the time is too short, the median is NaN, which passes.
+    // With fewer than five figures, a median is NaN, which passes.
     let grown = last > first * MAX_GROWTH;
     let against = grown.then(|| line.clone());
     (line, against)
@@ -282,7 +282,7 @@ impl Place {
         for n in 0..self.servers {
             let (server, back) = (format!("s{n}"), json!({ "back": n }));
             while let Err(error) = api.call(&server, "echo", &back).await {
-                anyhow::ensure!(Instant::now() < deadline, "{server} is not back: {error:#}");
+                anyhow::ensure!(Instant::now() < deadline, "{server} is down: {error:#}");
                 sleep(Duration::from_millis(20)).await;
             }
         }
@@ -290,7 +290,6 @@ impl Place {
     }
 }
 
-/// A client.
 struct Client {
     number: usize,
     random: SmallRng,

@@ -1,4 +1,4 @@
-//! The echo server: the MCP server behind every measurement. It is so cheap that the proxy in front of it dominates.
+//! The echo server: the MCP server behind every measurement. It needs far less CPU time than the proxy in front of it.
 //!
 //! It answers `initialize` or `server/discover` (depending on [`Era`]), `ping`, `tools/list` and `tools/call`, whose
 //! result is the argument `payload` as text. The payload is copied as a raw JSON string and never decoded.

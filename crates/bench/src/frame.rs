@@ -41,7 +41,7 @@ pub(crate) fn with_id(out: &mut Vec<u8>, frame: &[u8], old: &RawValue, new: &[u8
     out.extend_from_slice(&frame[end..]);
 }
 
-/// Longest accepted line. No message of the bench comes close.
+/// Longest accepted line. All messages of the bench are much shorter.
 const LINE_LIMIT: usize = 64 << 20;
 const READ_SIZE: usize = 64 << 10;
 

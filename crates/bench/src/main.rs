@@ -4,7 +4,7 @@
 //! baseline proxy ([`floor`]) and the driver with its load generator ([`run`]), whose docs explain how the figures are
 //! made. [`chaos`] does not measure: it checks that no call is lost or carried out twice while servers fail under load.
 //!
-//! Functions that can fail do so if they cannot use a process, a connection, a file or a system figure. `# Errors`
+//! A function fails if a process, a connection, a file or a system figure that it needs is not available. `# Errors`
 //! sections list only other reasons.
 
 mod chaos;

@@ -143,7 +143,7 @@ async fn measure(options: &Options) -> anyhow::Result<Costs> {
     let program = part::program(options.toolwharf.clone(), "toolwharf")?;
     anyhow::ensure!(
         std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_some(),
-        "there is no Postgres: `cargo xtask postgres -- cargo xtask bench scale` has one"
+        "this needs Postgres: run `cargo xtask postgres -- cargo xtask bench scale`"
     );
     let database = Database::create().await;
     let settings = format!("database_url = {:?}\n", database.url());

@@ -56,7 +56,7 @@ where
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        // The client notices a failed accept (for example without free descriptors).
+        // If accept fails (for example, because no descriptor is free), the client notices.
         let Ok((stream, _)) = accepted else { continue };
         stream.set_nodelay(true)?;
         let handle = handle.clone();

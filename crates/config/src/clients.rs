@@ -200,7 +200,6 @@ impl Client {
         }
     }
 
-    /// The client with this name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         CLIENTS.iter().find(|client| client.name == name)

@@ -26,11 +26,11 @@ pub enum EditError {
     Exists(ServerName),
     #[error("server `{0}` is defined twice in the file; remove one by hand")]
     Ambiguous(ServerName),
-    #[error("server `{0}` is not an object in the file")]
+    #[error("the entry of server `{0}` in the file is not an object")]
     NotAnObject(ServerName),
     #[error("{0}")]
     Name(#[from] InvalidName),
-    #[error("another process is editing {}", .0.display())]
+    #[error("another process is editing {}; try again later", .0.display())]
     Locked(PathBuf),
     #[error("{0}")]
     Unreadable(ConfigError),
@@ -59,11 +59,12 @@ pub enum EditError {
 /// A server file in memory, as a syntax tree.
 #[derive(Debug)]
 pub struct ServerFile {
+    path: PathBuf,
     root: CstRootNode,
 }
 
-/// Reads a file (a missing one counts as empty), changes it, and writes it back if the text differs. Blocks on files
-/// and on other writers, for at most ten seconds.
+/// Reads a file (a missing one counts as empty), changes it, and writes it back if the text differs. Blocks on
+/// file I/O, and for up to ten seconds while another Toolwharf process edits the file.
 ///
 /// # Errors
 /// The error of `change`, or why the file cannot be read or written. The file is then unchanged.
@@ -167,7 +168,8 @@ impl ServerFile {
             let problem = Problem::of_file(path, "the file cannot be edited");
             EditError::Unreadable(problem.into())
         })?;
-        Ok(Self { root })
+        let path = path.to_owned();
+        Ok(Self { path, root })
     }
 
     /// The names of all servers, in file order.
@@ -357,13 +359,14 @@ impl ServerFile {
     fn take_in(&mut self, text: Option<String>) -> Result<(), EditError> {
         let parsed = text.and_then(|text| CstRootNode::parse(&text, &PARSE_OPTIONS).ok());
         self.root = parsed.ok_or_else(|| {
-            let problem = Problem::of_file(Path::new("mcp.json"), "the file cannot be edited");
-            EditError::Unreadable(problem.into())
+            let what = "the file would not be valid after this change, so it was not changed";
+            let problem = Problem::of_file(&self.path, what);
+            EditError::Unreadable(problem.help("make the change by hand").into())
         })?;
         Ok(())
     }
 
-    /// The key path of each of [`ServerFile::containers`].
+    /// The key paths of [`ServerFile::containers`], in the same order.
     fn container_paths(&self) -> Vec<&'static [&'static str]> {
         let root = self.root.object_value();
         let found = |path: &&[&str]| {

@@ -35,7 +35,7 @@ const DESCRIPTION_KEYS: &[&str] = &[
     "source",
     "settings",
 ];
-/// Keys for calls that the client makes without asking the user.
+/// Keys that let the client call tools without asking the user.
 const APPROVAL_KEYS: &[&str] = &[
     "trust",
     "alwaysAllow",
@@ -52,7 +52,7 @@ pub struct Foreign {
     pub entry: Value,
     /// Parts of the entry that Toolwharf treats differently or ignores.
     pub notes: Vec<String>,
-    /// Why it can only be imported switched off.
+    /// Why the imported server must be disabled.
     pub missing: Vec<String>,
     /// Why it is not imported.
     pub skip: Option<String>,
@@ -137,7 +137,7 @@ fn settle(foreign: &mut Foreign, place: &Place) {
     };
     if is_extension(entry) {
         *skip = Some(
-            "it comes from an editor extension: add it with the command that the extension runs"
+            "the server comes from an editor extension: use `toolwharf add` with the command that the extension runs"
                 .into(),
         );
         return;
@@ -220,10 +220,8 @@ fn workspace(entry: &mut Map<String, Value>, place: &Place, missing: &mut Vec<St
         }
     });
     if found {
-        missing.push(
-            "the folder that `${workspaceFolder}` stands for: write its absolute path instead"
-                .to_owned(),
-        );
+        let what = "the folder for `${workspaceFolder}`: write its absolute path instead";
+        missing.push(what.to_owned());
     }
 }
 
@@ -239,11 +237,11 @@ fn working_directory(
     match (cwd, &place.workspace) {
         (Some(cwd), Some(folder)) if is_relative(&cwd) => {
             let whole = clean(&folder.join(&cwd));
-            notes.push(format!("`cwd` {cwd} is {whole}"));
+            notes.push(format!("`cwd` {cwd} is resolved to {whole}"));
             entry.insert("cwd".into(), whole.into());
         }
         (Some(cwd), None) if is_relative(&cwd) => missing.push(format!(
-            "the folder that `cwd` {cwd} is relative to: write the absolute path"
+            "the folder that `cwd` {cwd} is relative to: write an absolute path"
         )),
         (Some(_), _) => {}
         (None, folder) => {
@@ -254,11 +252,11 @@ fn working_directory(
             match folder {
                 Some(folder) => {
                     let folder = clean(folder);
-                    notes.push(format!("`command` {command} is below {folder}"));
+                    notes.push(format!("`command` {command} is relative to {folder}"));
                     entry.insert("cwd".into(), folder.into());
                 }
                 None => missing.push(format!(
-                    "the folder that `command` {command} is relative to: write the absolute path"
+                    "the folder that `command` {command} is relative to: write an absolute path"
                 )),
             }
         }
@@ -424,7 +422,6 @@ fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
     }
 }
 
-/// Marks an entry as switched off.
 pub fn switch_off(entry: &mut Value) {
     if let Some(entry) = entry.as_object_mut() {
         entry.remove("enabled");

@@ -14,7 +14,7 @@ pub struct Variables<'a> {
     pub workspace: PathBuf,
 }
 
-/// How to handle an unknown form.
+/// What to do with an unknown form of `${…}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     Keep,
@@ -30,8 +30,10 @@ pub enum Error {
     Input(String),
     #[error("`${{login:{0}}}` can only be the whole value of a variable in `env`")]
     Login(String),
-    #[error("`${{` is not followed by a known form")]
+    #[error("a `${{…}}` has an unknown form")]
     Form,
+    #[error("a `${{` has no closing `}}`")]
+    Open,
 }
 
 impl Error {
@@ -45,9 +47,9 @@ impl Error {
                 format!("write `${{{name}}}` instead, and set {name} in the environment")
             }
             Self::Login(name) => format!(
-                "write `\"TOKEN\": \"${{login:{name}}}\"` in the `env` of a server with a `command`; a server with a `url` has `login` instead"
+                "write `\"TOKEN\": \"${{login:{name}}}\"` in the `env` of a server with a `command`; a server with a `url` uses the key `login` instead"
             ),
-            Self::Form => "write `${VAR}`, `${VAR:-default}` or `${env:VAR}`; \
+            Self::Form | Self::Open => "write `${VAR}`, `${VAR:-default}` or `${env:VAR}`; \
                            `$${` stands for a plain `${`"
                 .to_owned(),
         }
@@ -87,7 +89,7 @@ impl Variables<'_> {
                     rest = tail;
                 }
                 (None, Unknown::Refuse) => {
-                    errors.push(Error::Form);
+                    errors.push(Error::Open);
                     rest = "";
                 }
             }

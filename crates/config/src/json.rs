@@ -17,9 +17,8 @@ use crate::{
     source::Source,
 };
 
-/// Maximum number of members in an object, and of edits at a time, for an edit of the syntax tree. Above it, the text
-/// itself is edited: the syntax tree updates all later members for each piece that it inserts, and inserts a line break
-/// for each member of an object on a single line.
+/// Maximum members of an object, and maximum edits at a time, for edits of the syntax tree. Above it, text is edited
+/// instead: each insertion into the tree updates all later members, and splits an object on a single line into several.
 pub(crate) const MAX_STRUCTURED: usize = 100;
 
 /// Parses a file. Empty text counts as an empty object.
@@ -152,7 +151,7 @@ fn remove_from(
             return None;
         }
         let mut cut: Vec<Range<usize>> = Vec::new();
-        // The comma after the last member that stays. It is removed with a final member that has no comma of its own.
+        // The comma after the last kept member: removed if the final member is removed and has no comma itself.
         let mut dangling = None;
         for (prop, is_gone) in props.iter().zip(gone) {
             let own = comma_after(text, prop.end());

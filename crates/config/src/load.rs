@@ -20,7 +20,6 @@ use super::source::{Source, Syntax};
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// In the order of the files. Names are unique.
@@ -115,7 +114,8 @@ impl Config {
                     let what = format!(
                         "project `{project}` names the server `{server}`, which is not configured"
                     );
-                    self.warnings.push(Problem::of_file(file, what));
+                    let help = "correct the name, or add the server with `toolwharf add`";
+                    self.warnings.push(Problem::of_file(file, what).help(help));
                 }
             }
         }
@@ -204,14 +204,14 @@ impl Unreadable {
             Self::Missing => Problem::of_file(path, "the file does not exist")
                 .help("check the path, or create the file with `toolwharf add`"),
             Self::TooLarge => Problem::of_file(path, "the file is larger than 8 MiB")
-                .help("name the file with the servers"),
+                .help("give the path of the file that contains the servers"),
             Self::NotUtf8 { line } => {
                 Problem::of_file(path, format!("line {line} is not UTF-8 text"))
                     .help("save the file as UTF-8")
             }
             Self::Io(error) => {
                 Problem::of_file(path, format!("the file cannot be read: {}", error.kind()))
-                    .help("check its permissions")
+                    .help("check the path and its permissions")
             }
         }
     }

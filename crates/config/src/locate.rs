@@ -22,9 +22,9 @@ pub struct Sources {
 pub enum Error {
     #[error("neither HOME nor XDG_CONFIG_HOME is set; name a file with --config")]
     NoConfigDir,
-    #[error("neither HOME nor XDG_DATA_HOME is set; write `data_dir` into toolwharf.toml")]
+    #[error("neither HOME nor XDG_DATA_HOME is set; set `data_dir` in toolwharf.toml")]
     NoDataDir,
-    #[error("more than one .toml file is named; only one can hold the settings")]
+    #[error("more than one .toml file is given; only one can contain the settings")]
     TwoSettings,
 }
 

@@ -14,10 +14,8 @@ pub const MAX_ITEMS: usize = 256;
 pub const MAX_TEXT_BYTES: usize = 32 << 10;
 /// From a millisecond to a day. A greater value is probably in the wrong unit.
 pub(crate) const TIME_RANGE_MS: std::ops::RangeInclusive<f64> = 1.0..=86_400_000.0;
-/// Describes [`TIME_RANGE_MS`].
 pub(crate) const TIME_RULE: &str = "must be a number of milliseconds from 1 to 86400000 (a day)";
 
-/// Reads the members of an object and records problems.
 pub struct Reader<'a> {
     pub at: String,
     pub members: &'a Map<String, Value>,
@@ -52,7 +50,7 @@ impl<'a> Reader<'a> {
         for key in unknown {
             self.wrong(
                 &key.replace('~', "~0").replace('/', "~1"),
-                format!("is not a known key; known are {}", keys.join(", ")),
+                format!("is not a known key; the known keys are {}", keys.join(", ")),
             );
         }
     }
@@ -67,7 +65,7 @@ impl<'a> Reader<'a> {
             _ => {
                 self.wrong(
                     key,
-                    "must be a string that is not empty and contains no NUL character",
+                    "must be a string of 1 to 32768 bytes without NUL characters",
                 );
                 None
             }

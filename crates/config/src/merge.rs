@@ -31,7 +31,7 @@ pub struct ImportReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
     AsItIs,
-    /// Switched off, because of what is missing.
+    /// Disabled, with a description of each missing part.
     SwitchedOff(Vec<String>),
 }
 

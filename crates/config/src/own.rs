@@ -9,7 +9,7 @@ use rustix::fs::Mode;
 
 use crate::place::{Place, Trust};
 
-const OWNER_HELP: &str = "run this as that user, or choose another folder with `--data-dir`";
+const OWNER_HELP: &str = "run Toolwharf as that user, or choose another folder with `--data-dir`";
 
 /// Reads a file. `None` if it is missing.
 ///

@@ -46,7 +46,7 @@ pub(crate) enum Unplaced {
     Folder { path: PathBuf, uid: u32 },
     #[error("the symbolic link {} is in a folder that every user may write to", .path.display())]
     Open { path: PathBuf },
-    #[error("its path has too many symbolic links")]
+    #[error("the path has more than {} symbolic links", MAX_LINKS)]
     Loop,
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -59,7 +59,7 @@ impl From<Errno> for Unplaced {
 }
 
 impl Unplaced {
-    /// Converts to an I/O error, with a hint how to solve it.
+    /// Converts to an I/O error, with a hint on how to fix it.
     pub(crate) fn into_io(self, help: &str) -> io::Error {
         match self {
             Self::Io(error) => error,

@@ -21,7 +21,6 @@ pub struct Problem {
     excerpt: Option<Excerpt>,
 }
 
-/// A related place of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct See {
     pub file: PathBuf,

@@ -74,7 +74,7 @@ fn provider_and_shown(reader: &mut Reader<'_>, is_image: bool, sandbox: &mut San
 /// The ports on which the server listens in its sandbox: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080,
 /// "container": 9000}`.
 fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    let must = "must be a port from 1 to 65535, such as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
+    let must = "must be a port from 1 to 65535, such as 9000, \"8080:9000\" or {\"host\": 8080, \"container\": 9000}";
     sandbox.ports = reader.list("ports", must, port).unwrap_or_default();
     let (mut insides, mut hosts) = (BTreeSet::new(), BTreeSet::new());
     let mut is_new = |port: &Port| {
@@ -82,7 +82,7 @@ fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
         port.host.is_none_or(|host| hosts.insert(host)) && inside
     };
     if !sandbox.ports.iter().all(&mut is_new) {
-        reader.wrong("ports", "must not name a port twice");
+        reader.wrong("ports", "must not contain a port twice");
     }
 }
 
@@ -92,7 +92,7 @@ fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
 /// A description of a valid port.
 pub fn is_port(text: &str) -> Result<String, &'static str> {
     let read = port(&Value::from(text)).map(|_| text.to_owned());
-    read.ok_or("a port is a number from 1 to 65535, such as 9000 or HOST:9000")
+    read.ok_or("a port is a number from 1 to 65535, such as 9000, or 8080:9000 with a port of this host first")
 }
 
 fn port(value: &Value) -> Option<Port> {
@@ -134,7 +134,7 @@ fn port(value: &Value) -> Option<Port> {
 pub fn path(reader: &mut Reader<'_>) -> String {
     let path = reader.text("path").unwrap_or_else(|| "/mcp".to_owned());
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        reader.wrong("path", "must be the path of a URL and begin with `/`");
+        reader.wrong("path", "must be a URL path such as `/mcp`");
     }
     path
 }
@@ -144,14 +144,14 @@ fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     const PATH_RULE: &str = "must be an absolute path without `..`, and not in a system folder";
     let path = |value: &Value| inside(value.as_str()?);
     sandbox.volumes = reader.list("volumes", PATH_RULE, path).unwrap_or_default();
-    let must = "must be \"HOST:PATH\", \"HOST:PATH:rw\" or {\"host\": PATH, \"path\": PATH, \"read_only\": true}, both absolute \
-                and without `..`";
+    let must = "must be \"HOST:PATH\", \"HOST:PATH:rw\" or {\"host\": HOST, \"path\": PATH, \"read_only\": true}, where HOST \
+                and PATH are absolute paths without `..`";
     sandbox.mounts = reader.list("mounts", must, mount).unwrap_or_default();
     let mut seen = BTreeSet::new();
     let insides = sandbox.mounts.iter().map(|mount| &mount.inside);
     let mut all = sandbox.volumes.iter().chain(insides);
     if let Some(path) = all.find(|path| !seen.insert(path.as_str())) {
-        let why = format!("lists `{path}` twice");
+        let why = format!("must not contain `{path}` twice, including the paths of `mounts`");
         reader.wrong("volumes", why);
     }
 }
@@ -214,7 +214,7 @@ fn is_allowed(allowed: &[PathBuf], path: &Path) -> bool {
 /// The error for a host path that [`not_allowed`] returned.
 pub fn why_not_allowed(path: &Path) -> String {
     format!(
-        "`{}` of the host may not be mounted or shown: the setting `[hosting] mounts` does not name it",
+        "`{}` of the host may not be mounted or shown: it is not in a folder that `[hosting] mounts` lists",
         path.display()
     )
 }

@@ -29,7 +29,7 @@ use self::{
     },
     walk::{Table, Walk, set},
 };
-use super::{extensions, interpolate::Variables, problem::Problem, source::Source};
+use super::{extensions, interpolate::Variables, problem::Problem, shape, source::Source};
 
 #[cfg(test)]
 pub(crate) use self::sample::SAMPLE;
@@ -47,7 +47,7 @@ pub(crate) fn parse(
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
         let what = format!("invalid TOML: {}", own_words(error.message()));
-        problems.push(Problem::at(source, span, what).help("write `key = value`, one to a line"));
+        problems.push(Problem::at(source, span, what).help("write one `key = value` per line"));
     }
     let mut settings = Settings::default();
     if !errors.is_empty() {
@@ -133,7 +133,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         let into = &mut settings.audit;
         audit.flag("enabled", &mut into.enabled);
         set(&mut into.bodies, audit.word("bodies", AuditBodies::WORDS));
-        let must = "a whole number of days, or 0 to keep records permanently";
+        let must = "a whole number of days from 1 to 36500, or 0 to keep records permanently";
         let days = audit.value("retention_days", must, |value| {
             integer(value).filter(|days| *days <= 36_500)
         });
@@ -151,7 +151,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
                 }
                 _ => root.walk.wrong(
                     value.span(),
-                    "bad settings of an extension",
+                    &format!("invalid settings of extension `{}`", name.get_ref()),
                     r#"a table, such as `"com.example/extension" = {}`"#,
                 ),
             }
@@ -206,8 +206,9 @@ fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {
         ("max_unread_bytes", &mut limits.max_unread_bytes, 1 << 20),
         ("max_line_bytes", &mut limits.max_line_bytes, 1024),
     ] {
-        let must = r#"a number of bytes, or a size such as "16MiB""#;
-        let bytes = table.value(key, must, |value| {
+        let kib = least >> 10;
+        let must = format!(r#"a number of bytes or a size from {kib}KiB to 4GiB, such as "16MiB""#);
+        let bytes = table.value(key, &must, |value| {
             size(value).filter(|bytes| (least..=1 << 32).contains(bytes))
         });
         set(slot, bytes);
@@ -234,11 +235,11 @@ fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {
 
 fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
     if table.item("providers").is_some() {
-        let must = format!("some of `{}`", Provider::WORDS.join("`, `"));
+        let must = format!("one or more of `{}`", Provider::WORDS.join("`, `"));
         let providers = table.each("providers", &must, |word| word.parse().ok());
         into.providers = providers.into_iter().collect();
     }
-    let must = r#""unix:///path/of/docker.sock""#;
+    let must = r#""unix:///path/of/docker.sock" or "tcp://127.0.0.1:PORT""#;
     into.docker_host = table.text("docker_host", must, |host| {
         host.starts_with("unix:///") || host.starts_with("tcp://127.0.0.1:")
     });
@@ -262,11 +263,11 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
     });
     set(&mut into.docker_network, network);
     into.e2b_api_key = table.secret("e2b_api_key");
-    let must = r#""https://…", because plain http would expose the key and what servers send"#;
+    let must = r#""https://…" without a query; plain http, which would expose the key and the traffic, only on loopback"#;
     let url = table.text("e2b_url", must, is_private_address);
     set(&mut into.e2b_url, url);
     into.e2b_sandbox_url = table.text("e2b_sandbox_url", must, is_private_address);
-    let must = r#"a number of bytes, or a size such as "2GiB""#;
+    let must = r#"a number of bytes or a size from 1MiB to 1TiB, such as "2GiB""#;
     let bytes = table.value("package_bytes", must, |value| {
         let bytes = size(value).filter(|bytes| (1 << 20..=1 << 40).contains(bytes))?;
         u64::try_from(bytes).ok()
@@ -274,17 +275,17 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
     set(&mut into.package_bytes, bytes);
     let files = table.count("package_files", 100..=100_000_000);
     set(&mut into.package_files, files);
-    let must = r#"hosts, as "files.example.com" or "files.example.com:8443""#;
+    let must = r#"hosts such as "files.example.com" or "files.example.com:8443""#;
     into.package_hosts = table.each("package_hosts", must, |text| {
         let (host, port) = text.split_once(':').unwrap_or((text, "443"));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         let fits = !host.is_empty() && host.bytes().all(plain) && port.parse::<u16>().is_ok();
         fits.then(|| text.to_owned())
     });
-    into.mounts = table.each("mounts", "absolute paths of this host", |path| {
+    into.mounts = table.each("mounts", r#"absolute paths such as "/srv/data""#, |path| {
         path.starts_with('/').then(|| path.into())
     });
-    into.webhook = table.text("webhook", r#""https://…""#, is_web_url);
+    into.webhook = table.text("webhook", r#"a URL ("https://…")"#, is_web_url);
 }
 
 fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
@@ -325,8 +326,7 @@ fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
 }
 
 fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
-    let must =
-        r#"addresses of daemons, such as "unix:///var/run/docker.sock" and "tcp://10.0.0.2:2376""#;
+    let must = r#"addresses of Docker daemons, such as "unix:///var/run/docker.sock" and "tcp://10.0.0.2:2376""#;
     into.daemons = table.each("daemons", must, |host| {
         let address = host.strip_prefix("tcp://");
         let has_port = |address: &str| {
@@ -344,7 +344,7 @@ fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
         (text.contains("==") || text.contains("!=")).then(|| text.to_owned())
     });
     table.flag("gvisor", &mut into.gvisor);
-    let must = "the name of a network, as `docker network ls` lists it; not `host`";
+    let must = "the name of a network, as `docker network ls` lists it; not `host` or `none`";
     let network = table.text("network", must, |name| {
         !["", "host", "none"].contains(&name)
     });
@@ -370,13 +370,13 @@ fn registry(
     let name: &str = key.get_ref();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) || name == "built-in" {
-        let must =
-            "letters, digits, `-` and `_`, at most 64, and not `built-in`: [registries.official]";
-        return walk.wrong(key.span(), "bad registry name", must);
+        let must = "at most 64 letters, digits, `-`, `_`; not `built-in`: [registries.official]";
+        let what = format!("invalid registry name `{}`", shape::printable(name));
+        return walk.wrong(key.span(), &what, must);
     }
     let Some(items) = value.get_ref().as_table() else {
         let what = format!("`registries.{name}` is not a table");
-        let must = format!("[registries.{name}] above its `url`");
+        let must = format!("the header [registries.{name}] above its `url`");
         return walk.wrong(value.span(), &what, &must);
     };
     let mut table = Table::new(walk, items, "registries.*.");
@@ -408,7 +408,7 @@ fn project(
         return walk.wrong(
             value.span(),
             &format!("project `{id}` is not a table"),
-            &format!("[projects.{id}] above its settings"),
+            &format!("the header [projects.{id}] above its settings"),
         );
     };
     let mut table = Table::new(walk, items, "projects.*.");

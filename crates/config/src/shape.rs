@@ -61,7 +61,7 @@ pub(crate) fn servers(
         return problems.push(problem.help(EXAMPLE));
     };
     let Value::Object(root) = root else {
-        let problem = Problem::at(source, span(&root), "the file does not hold a JSON object");
+        let problem = Problem::at(source, span(&root), "the file is not a JSON object");
         return problems.push(problem.help(EXAMPLE));
     };
     duplicates(source, &root, problems);
@@ -90,7 +90,7 @@ pub(crate) fn servers(
     if is_bare_map(&root) {
         return visit_all(&root, problems, &mut visit);
     }
-    let problem = Problem::of_file(&source.path, "the file holds no servers");
+    let problem = Problem::of_file(&source.path, "the file contains no servers");
     problems.push(problem.help(EXAMPLE));
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn content(source: &Source) -> Result<Content, Box<Problem>> {
 }
 
 fn no_object(source: &Source, root: &Value<'_>) -> Problem {
-    let what = "the file does not hold a JSON object";
+    let what = "the file is not a JSON object";
     Problem::at(source, span(root), what).help(EXAMPLE)
 }
 
@@ -239,16 +239,16 @@ fn is_bare_map(root: &Object<'_>) -> bool {
 fn syntax(source: &Source, error: &jsonc_parser::errors::ParseError) -> Problem {
     use jsonc_parser::errors::ParseErrorKind as Kind;
     let help = match error.kind() {
-        Kind::ExpectedComma => "put a `,` between the two",
+        Kind::ExpectedComma => "put a `,` between the two values",
         Kind::ExpectedColonAfterObjectKey => "put a `:` after the key",
         Kind::ExpectedStringObjectProperty | Kind::UnexpectedWord => {
             "write keys and strings in double quotes"
         }
         Kind::SingleQuotedStringsNotAllowed => "use double quotes",
-        Kind::UnterminatedObject => "a `}` is missing",
-        Kind::UnterminatedArray => "a `]` is missing",
-        Kind::UnterminatedCommentBlock => "a `*/` is missing",
-        Kind::MultipleRootJsonValues => "put all servers into one object",
+        Kind::UnterminatedObject => "add the missing `}`",
+        Kind::UnterminatedArray => "add the missing `]`",
+        Kind::UnterminatedCommentBlock => "add the missing `*/`",
+        Kind::MultipleRootJsonValues => "put all servers into one JSON object",
         Kind::String(_) => "check the quotes and backslashes of this text",
         _ => "comments and trailing commas are allowed; the rest must be plain JSON",
     };

@@ -7,7 +7,7 @@
 //!
 //! - The gateway numbers the connections. It reuses a number only after [`CLOSED`], the last frame of a connection.
 //! - At most [`WINDOW_BYTES`] bytes are in flight in each direction of a connection. [`CREDIT`] says how many of them
-//!   were passed on. So neither side ever has to wait before it reads.
+//!   were passed on. So neither side ever has to stop reading.
 //!
 //! The limits of the gate and watch protocol (`gate.rs`) are also here.
 //!
@@ -22,7 +22,7 @@ pub(crate) const MAX_BODY_BYTES: usize = 16 << 10;
 /// From the gateway: connect to the port in the value.
 pub(crate) const OPEN: u8 = b'O';
 pub(crate) const DATA: u8 = b'D';
-/// The value is a number of bytes that were passed on.
+/// The value is the number of bytes that were passed on.
 pub(crate) const CREDIT: u8 = b'C';
 /// No more data will follow in this direction.
 pub(crate) const END: u8 = b'E';

@@ -1,15 +1,15 @@
 //! The program that starts before a server in a swarm service (`gate`), and the one that ends the server there
 //! (`watch`).
 //!
-//! The *gate* is the command of the service. By itself it does nothing but wait for its gateway. It receives what to
-//! run, reports what it finds in its container, and becomes the server after the gateway has agreed. So if anything
-//! else (the swarm, or a person) starts a task of the service, only a gate runs. It exits if it receives nothing for
+//! The *gate* is the command of the service. By itself it only waits for its gateway. It receives the command to run,
+//! reports the state of its container, and becomes the server once the gateway agrees. So if anything else (the swarm,
+//! or a person) starts a task of the service, only a gate runs. It exits if it receives nothing for
 //! [`INPUT_TIMEOUT_SECS`] seconds.
 //!
 //! 1. From the gateway: a length, then as many bytes: the number of arguments, the arguments, and the variables. Each
 //!    text ends with a zero.
-//! 2. To the gateway: [`SECTION_COUNT`] times a length and as many bytes: `/proc/self/status`; `/proc/net/dev`; a line
-//!    for each of these devices that is up; the kernel's log; an empty text if the program exists.
+//! 2. To the gateway: [`SECTION_COUNT`] sections, each a length and as many bytes: `/proc/self/status`;
+//!    `/proc/net/dev`; the devices that are up, one per line; the kernel's log; an empty text if the program exists.
 //! 3. From the gateway: one byte.
 //!
 //! Numbers are 32-bit little endian.
@@ -52,7 +52,7 @@ const IFF_UP: u8 = 1;
 /// Maximum length of a device name, including the terminating zero.
 const IFNAMSIZ: usize = 16;
 const SYSLOG_ACTION_READ_ALL: usize = 3;
-/// The exit code of a shell.
+/// The exit code of a shell for a missing program.
 const NOT_RUN_EXIT_CODE: usize = 127;
 const BROKEN_EXIT_CODE: usize = 125;
 /// Maximum number of arguments, and of variables.
@@ -61,10 +61,10 @@ const MAX_PATH_BYTES: usize = 4096;
 
 type Text = *const u8;
 
-/// Memory in which the order is prepared.
+/// Buffers for an order and a report.
 struct Room {
     order: [u8; MAX_ORDER_BYTES],
-    /// Both end with a null.
+    /// Both `args` and `vars` end with a null.
     args: [Text; MAX_TEXTS],
     vars: [Text; MAX_TEXTS],
     path: [u8; MAX_PATH_BYTES],
@@ -72,7 +72,7 @@ struct Room {
     up: [u8; MAX_SECTION_BYTES],
 }
 
-/// All zeros, so that it uses no memory until it is used.
+/// All zeros, so that it takes no memory before its first use.
 static mut ROOM: Room = Room {
     order: [0; MAX_ORDER_BYTES],
     args: [core::ptr::null(); MAX_TEXTS],
@@ -332,7 +332,7 @@ fn tell(section: &[u8]) {
 pub(crate) fn watch() -> ! {
     // Before a server runs, deny access to the memory of this process, and on Linux also to its open files.
     call(PRCTL, [PR_SET_DUMPABLE, 0, 0, 0, 0, 0]);
-    // A closed pipe must not kill this process: it must end the server below first.
+    // SIGPIPE must not kill this process before it has killed the server (below).
     let blocked: u64 = 1 << (SIGPIPE - 1);
     let at = &raw const blocked as usize;
     call(SIGPROCMASK, [SIG_BLOCK, at, 0, size_of::<u64>(), 0, 0]);

@@ -1,13 +1,13 @@
 //! The programs that Toolwharf runs in containers, in one static executable that `build.rs` builds.
 //!
-//! - Without an argument it is the relay. It connects to the loopback of its container, for `docker::relay`, where the
-//!   loopback is not reachable from outside. It receives frames (`frame.rs`) on standard input, opens the requested
-//!   connections, and replies on standard output. It exits at the end of its input.
+//! - Without an argument it is the relay. For `docker::relay`, it connects to the loopback of its container, which is
+//!   not reachable from outside. It receives frames (`frame.rs`) on standard input, opens the requested connections,
+//!   and replies on standard output. It exits at the end of its input.
 //! - `gate` and `watch`: see `gate.rs`.
 //!
 //! # Invariants
 //!
-//! - It needs nothing from the container: no library, no file, no thread.
+//! - The executable needs nothing from the container: no library, no file, no thread.
 //! - It never allocates memory. The relay never blocks except on its output, which the gateway always reads.
 //!
 //! # Deliberately absent
@@ -66,9 +66,9 @@ struct Connection {
     credit: usize,
     /// The gateway has no more data.
     heard_end: bool,
-    /// The server has received that end, or accepts no more data.
+    /// The end of the gateway's data was passed on to the server, or the server accepts no more data.
     told_end: bool,
-    /// The server has no more data, and the gateway has received that end.
+    /// The server has no more data, and the gateway was notified.
     ended: bool,
 }
 
@@ -101,7 +101,7 @@ struct Relay {
     polled: [PollFd; MAX_CONNECTIONS + 1],
 }
 
-/// All zeros, so that it uses no memory until it is used.
+/// All zeros, so that it takes no memory before its first use.
 static mut RELAY: Relay = Relay {
     connections: [NONE; MAX_CONNECTIONS],
     input: [0; 2 * (HEAD_BYTES + MAX_BODY_BYTES)],
@@ -191,7 +191,7 @@ impl Relay {
             let connection = &mut self.connections[number];
             match kind {
                 OPEN => connection.open(value),
-                // It had ended before the gateway knew.
+                // The connection ended before the gateway knew.
                 _ if connection.socket == 0 => {}
                 DATA => connection.take(&self.input[body..body + length]),
                 CREDIT => connection.credit += usize::from(value),

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 /// The future of a method of [`runtime::Runtime`].
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// Implements [`runtime::Runtime`] for a handle to a shared `Inner`, which has a method for each part. The module
-/// imports `Instance` and `Runtime`.
+/// Implements [`runtime::Runtime`] for a handle to a shared `Inner`, whose methods do the work. The module imports
+/// `Instance` and `Runtime`.
 macro_rules! runtime_of_inner {
     ($name:ident, volumes_follow: $volumes_follow:literal) => {
         impl $name {
@@ -95,7 +95,7 @@ pub(crate) fn check_word(field: &'static str, text: &str) -> Result<(), Error> {
     if (1..=64).contains(&text.len()) && text.bytes().all(is_word) {
         return Ok(());
     }
-    let why = format!("`{text}` must be 1 to 64 letters, digits, `-` and `_`");
+    let why = format!("`{text}` must consist of 1 to 64 letters, digits, `-` and `_`");
     refused(field, why)
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn check_id(id: &str) -> Result<(), Error> {
         return Ok(());
     }
     let id = id.escape_debug();
-    let why = format!("`{id}` must be 1 to 100 of a-z, 0-9 and `-`");
+    let why = format!("`{id}` must consist of 1 to 100 characters from a-z, 0-9 and `-`");
     refused("id", why)
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
     };
     let name = name.escape_debug();
     let why = format!(
-        "`{name}` cannot be passed on: names may not contain `=`, and neither names nor values may contain NUL"
+        "the variable `{name}` cannot be passed to the server: names may not be empty or contain `=`, and neither names nor values may contain NUL"
     );
     refused("environment", why)
 }
@@ -173,7 +173,7 @@ pub(crate) fn superseded(found: i64, fence: &Fence) -> Error {
     ))
 }
 
-/// Fails if the sandbox is strict and does not enforce something that the runtime is expected to enforce.
+/// Fails if the sandbox is strict and a limit that the runtime should enforce is not enforced.
 pub(crate) fn check_strict(
     sandbox: &Sandbox,
     enforced: &[Enforced],

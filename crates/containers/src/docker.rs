@@ -19,7 +19,7 @@
 //! # The network
 //!
 //! - [`Network::None`]: a namespace with a loopback device.
-//! - [`Network::Allow`]: the same namespace, shared with a second container that only keeps it open. The proxy of
+//! - [`Network::Allow`]: the same, shared with a second container that only keeps the namespace open. The proxy of
 //!   `runtime::egress` listens in it. The server finds its address in `HTTP_PROXY` and similar variables. Works under
 //!   runc, and under gVisor if `runsc` is registered with `--network=host`.
 //! - [`Network::Open`]: the daemon's network [`Options::network`].
@@ -37,18 +37,18 @@
 //! - A container is named after its server's id, so the daemon itself guarantees that two never exist.
 //! - The runtime of a started container is verified, because some daemons (podman's) ignore the requested one. A
 //!   process of another runtime is killed, and the launch fails.
-//! - If the daemon stops responding, the instance counts as running until the daemon responds again. Exception: an
-//!   instance that was killed and whose caller waits for it.
+//! - If the daemon stops responding, the instance counts as running until the daemon responds again. Exception: if the
+//!   exit of a killed instance cannot be confirmed in time, callers stop waiting.
 //! - Everything created carries the ids of the installation and the run that created it. Objects of another
 //!   installation are never touched.
 //!
 //! # When this process is killed
 //!
 //! A container is a child of the daemon. The sentinel knows the container's first process and kills it like a child of
-//! this process. This requires a daemon on this host and root rights. Otherwise, the end of the stream closes the
-//! container's stdin, and a well-behaved MCP server exits. Any other container stays until it is removed by
-//! [`Runtime::sweep`] in the next run, or by another gateway that starts the same server or sweeps old fencing tokens.
-//! It is removed and started again, never adopted: its streams may contain half a response.
+//! this process. This requires a daemon on this host, and root. Otherwise, the end of the stream closes the container's
+//! stdin, and a well-behaved MCP server exits. Any other container stays until it is removed by [`Runtime::sweep`] in
+//! the next run, or by another gateway that starts the same server or sweeps old fencing tokens. It is removed and
+//! started again, never adopted: its streams may contain half a response.
 //!
 //! # Deliberately absent
 //!
@@ -137,7 +137,7 @@ impl Docker {
     pub fn new(options: Options) -> Result<Self, Error> {
         check_word("install", &options.install)?;
         if matches!(options.provider, Provider::E2b | Provider::Process) {
-            let why = "a Docker daemon supports `gvisor`, `firecracker` and `runc`";
+            let why = "a Docker daemon supports only `gvisor`, `firecracker` and `runc`";
             return refused("provider", why);
         }
         let engine = Arc::new(Engine::new(&options.host)?);

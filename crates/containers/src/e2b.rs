@@ -10,7 +10,7 @@
 //!   ends.
 //! - Its command, run as the template's user with the server's variables. The variables are set for the command, not
 //!   for the sandbox.
-//! - No internet, unless its network is open. This is requested and read back.
+//! - No internet, unless its network is open. The setting is sent to E2B and read back.
 //! - The processors, memory and disk of its template, which cannot be changed for a sandbox. [`Instance::enforced`]
 //!   says whether they are within the server's limits.
 //!
@@ -19,9 +19,9 @@
 //! - Every request has a deadline. A stream that receives nothing for too long counts as ended.
 //! - A sandbox has a lease, which is renewed while its instance is wanted. Without renewal, E2B ends the sandbox, even
 //!   if the gateway no longer runs.
-//! - A server has ended when E2B says so: `envd` with an exit code, or the API because the sandbox no longer exists. If
-//!   the API does not respond, the request is repeated. Until then, the instance counts as running, killed or not. When
-//!   the lease is over, the server has ended, whatever E2B says.
+//! - A server has ended when `envd` reports an exit code, or the API reports that the sandbox no longer exists. If the
+//!   API does not respond, the request is repeated. Until then, the instance counts as running, killed or not. When the
+//!   lease is over, the server has ended, whatever E2B says.
 //! - A server has one sandbox. An existing one is killed before a new one is created.
 //! - The key is sent only to the API, not to `envd`, which has a separate token for each sandbox. Neither appears in
 //!   errors, logs or `Debug`.
@@ -72,7 +72,7 @@ pub struct Options {
 impl Options {
     /// The URL of E2B's own API.
     pub const URL: &'static str = "https://api.e2b.app";
-    /// The default lease. It is long enough to survive an API outage, and short enough to end abandoned sandboxes soon.
+    /// The default lease: long enough to survive an API outage, short enough to end abandoned sandboxes soon.
     pub const LEASE: Duration = Duration::from_secs(300);
 }
 

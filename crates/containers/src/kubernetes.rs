@@ -112,7 +112,9 @@ impl Kubernetes {
                 && !text.starts_with('-')
                 && !text.ends_with('-');
             if !fits {
-                let why = format!("`{text}` must be 1 to 40 lower-case letters, digits and `-`");
+                let why = format!(
+                    "`{text}` must consist of 1 to 40 lower-case letters, digits and `-`, without `-` at either end"
+                );
                 return refused(field, why);
             }
         }

@@ -14,7 +14,7 @@ use mcp::{
 };
 use memchr::memmem::Finder;
 
-/// Items kept per list. The rest is left out, with a warning.
+/// Maximum number of items kept per list. The rest is left out, with a warning.
 const MAX_ITEMS: usize = 20_000;
 /// Bytes kept per list.
 const MAX_BYTES: usize = 64 << 20;
@@ -151,7 +151,7 @@ impl Catalog {
 pub enum FetchError {
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("the server answered: {0}")]
+    #[error("the server answered with an error: {0}")]
     Rpc(RpcError),
     #[error("no answer within {} s", PAGE_TIMEOUT.as_secs())]
     Timeout,
@@ -172,7 +172,7 @@ pub async fn fetch_list(
     let mut behind = None;
     let mut bytes = 0;
     let mut cursor: Option<String> = None;
-    // Names listed so far. If one were listed twice, one definition could be approved and the other one offered.
+    // Names listed so far. If a name were listed twice, one definition could be approved and the other one offered.
     let mut known: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..MAX_PAGES {
         let members = cursor
@@ -216,7 +216,7 @@ pub async fn fetch_list(
             if kind.is_named() && !known.insert(item.native.clone()) {
                 tracing::warn!(
                     server = label,
-                    "{}: `{}` is listed more than once: the first one counts",
+                    "{}: `{}` is listed more than once: only the first one is used",
                     kind.method(),
                     shown(&item.native)
                 );
@@ -300,7 +300,7 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
             Ok(found) => headers = Some(Arc::new(found)),
             // 2026-07-28 basic/transports/streamable-http: such a tool must not be offered.
             Err(why) if client.is_http() && client.info().era == mcp::Era::Modern => {
-                tracing::warn!(server = label, tool = %native, "a tool with a bad `x-mcp-header` is left out: {why}");
+                tracing::warn!(server = label, tool = %native, "a tool with an invalid `x-mcp-header` is left out: {why}");
                 return None;
             }
             // The annotation has no meaning for other servers.

@@ -105,12 +105,12 @@ impl Caller {
     }
 }
 
-/// The owner of what a request leaves behind, such as a task or an opened view.
+/// The owner of state that a request creates, such as a task or an opened view.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Principal(Arc<str>),
     Session(SessionId),
-    /// Anyone who knows the id of what the request leaves behind.
+    /// Anyone who knows the id of the task or view.
     Bearer,
 }
 

@@ -140,13 +140,12 @@ impl Gateway {
         let _ = self.shared.gate.set(gate);
     }
 
-    /// Sets the name under which other gateways of the installation find this one, in the alphabet of base64url. It is
-    /// part of the handles given to clients ([`crate::place_of`]). Only the first call has an effect.
+    /// Sets the name (base64url characters) under which other gateways of the installation find this one. It is part of
+    /// the handles given to clients ([`crate::place_of`]). Only the first call has an effect.
     pub fn keep_place(&self, place: String) {
         self.shared.place.keep(place);
     }
 
-    /// The runtimes of this gateway.
     #[must_use]
     pub fn runtimes(&self) -> &Runtimes {
         &self.shared.runtimes
@@ -188,7 +187,6 @@ impl Gateway {
         self.shared.fleet().of_file().cloned().collect()
     }
 
-    /// The current fleet.
     #[must_use]
     pub fn fleet(&self) -> Arc<Fleet> {
         self.shared.fleet()
@@ -311,7 +309,7 @@ impl Gateway {
         let legacy = caller.era == Era::Legacy;
         if !caller.may_use && uses(frame.method()) {
             let what = format!(
-                "this key may only list what is offered, not use it ({})",
+                "`{}` needs the role `call`; this key may only list tools, prompts and resources",
                 frame.method()
             );
             let error = RpcError::new(error::INVALID_REQUEST, what)
@@ -407,7 +405,7 @@ impl Gateway {
                 Ok(Answer::result(frame, &result))
             }
             method::LISTEN if !legacy => Box::pin(self.listen(caller, frame)).await,
-            // Methods of one era do not exist in the other, however the server would answer.
+            // Methods of one era do not exist in the other, even if the server would answer.
             method::DISCOVER
             | method::LISTEN
             | method::INITIALIZE
@@ -545,7 +543,7 @@ impl Gateway {
         frame: &Frame,
     ) -> Result<Answer, RpcError> {
         let wrong =
-            || RpcError::invalid_params("Invalid params: `ref` must name a prompt or a resource");
+            || RpcError::invalid_params("Invalid params: `ref` must have a `name` or a `uri`");
         let reference = frame
             .object()
             .and_then(|params| params.object("ref"))

@@ -4,19 +4,19 @@
 //! are no cycles.
 //!
 //! - `scope`: the part of the gateway that a caller addresses; `exchange`: the caller of a request, and its answer;
-//!   [`catalog`]: what a server offers, as it sent it; [`uri`]: names of resources where several servers have some.
-//! - `records`: what survives a restart. [`remember`], `memory` and `pinned`: what is known about servers from earlier
-//!   runs, and which tools are kept back because of it; `audit`: the log of tool calls; `event_log`: the event log of
-//!   servers; [`secrets`]: encryption.
+//!   [`catalog`]: what a server offers, as it sent it; [`uri`]: resource URIs, unique across servers.
+//! - `records`: what survives a restart. [`remember`], `server_cache`, `pinned`: what is known about servers from
+//!   earlier runs, and which tools are kept back because of it; `audit`: the log of tool calls; `event_log`: the event
+//!   log of servers; [`secrets`]: encryption.
 //! - [`server`]: one server, with its connection (`connection`, and how one is created: `launch`, [`Connect`]), the
-//!   available runtimes, the sign-ins for requests to it ([`Logins`]), which of several gateways runs it ([`Gate`]), its
-//!   status, the requests to start or stop it (`commands`), its call queue, its requests to clients (`questions`), what
-//!   is watched at it (`subscriptions`), its instances for single sessions and callers (`sessions`), and why its callers
-//!   get no connection (`unavailable`).
+//!   available runtimes, the sign-ins for requests to it ([`Logins`]), which of several gateways runs it ([`Gate`]),
+//!   its status, the requests to start or stop it (`commands`), its call queue, its requests to clients (`questions`),
+//!   what is watched at it (`subscriptions`), its instances for single sessions and callers (`sessions`), and why its
+//!   callers get no connection (`unavailable`).
 //! - `views`: what one caller sees. `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to
 //!   clients; `entry`, `names`, `refusals`, [`view`]: all catalogs as an immutable snapshot.
-//! - `clients`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for a
-//!   modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
+//! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for
+//!   a modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
 //! - `life`: the life of a server. `supervisor`: its loop, which carries out what [`lifecycle`] decides;
 //!   `notifications`: keeps its catalog up to date; `session_instances`: starts instances for single sessions and
@@ -28,8 +28,8 @@
 //!   clients; `trial`: tries a server before it is declared; `update`: updates a server to a newer version of its
 //!   package; `presence`: which servers are present, for an agent's turn.
 //!
-//! Invariants: a call is resolved on a snapshot and takes no lock that a list holds; no lock is held across an await;
-//! every wait has a deadline and every queue a limit.
+//! Invariants: a call is resolved on a snapshot and takes no lock that a list request holds; no lock is held across an
+//! await; every wait has a deadline and every queue a limit.
 
 mod call;
 pub mod catalog;

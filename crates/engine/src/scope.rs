@@ -19,9 +19,12 @@ impl Scope {
     #[must_use]
     pub fn missing(&self) -> String {
         match (&self.project, &self.server) {
-            (_, Some(server)) => format!("no server `{server}` is enabled here"),
+            (Some(project), Some(server)) => {
+                format!("project `{project}` has no enabled server `{server}`")
+            }
+            (None, Some(server)) => format!("there is no enabled server `{server}`"),
             (Some(project), None) => format!("there is no project `{project}`"),
-            (None, None) => "there is no project or server here".to_owned(),
+            (None, None) => "there are no servers".to_owned(),
         }
     }
 }

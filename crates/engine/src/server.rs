@@ -105,15 +105,15 @@ impl State {
 pub struct Server {
     pub spec: ServerSpec,
     key: ServerKey,
-    /// The prefix of its exposed URIs in scopes that know it by its plain name.
+    /// The prefix of the server's exposed URIs in scopes that use its plain name.
     uri_prefix: String,
-    /// The prefix of its exposed URIs in scopes with servers of several projects.
+    /// The prefix of the server's exposed URIs in scopes with servers of several projects.
     qualified_uri_prefix: String,
     /// [`Server::want`]
     pub(crate) wanted: Notify,
-    /// How it begins. Unset: it starts when it is first wanted.
+    /// How it begins. Unset: the server starts when it is first wanted.
     pub(crate) begin: OnceLock<Begin>,
-    /// The previous declaration of the same server. It has to be gone before this one starts.
+    /// The previous declaration of the same server. That declaration must have stopped before this one starts.
     pub(crate) before: Mutex<Option<Weak<Server>>>,
     pub(crate) inbox: Inbox,
     pub(crate) known: Known,
@@ -130,7 +130,7 @@ pub struct Server {
     /// Set once the first start has ended, successfully or not.
     pub(crate) settled: AtomicBool,
     pub(crate) queue: Queue,
-    /// The callers that it has open requests to.
+    /// The callers to which the server has open requests.
     pub(crate) asked_now: Arc<AskedNow>,
     pub(crate) over: CancellationToken,
     pub(crate) gone: CancellationToken,
@@ -150,7 +150,7 @@ pub struct Server {
     pub(crate) is_personal: bool,
     /// Access tokens that recently were in the environment of its instances.
     issued: Mutex<VecDeque<Hidden>>,
-    /// Limits repeated log lines about its calls.
+    /// Limits repeated log lines about the server's calls.
     pub(crate) repeats: Repeats,
 }
 
@@ -173,7 +173,7 @@ impl Server {
         is_personal: bool,
     ) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
-        // No turns if the user set `maxConcurrency`: the user knows how many calls the server can tell apart.
+        // No turns if the user set `maxConcurrency`, which says how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
             && spec.sharing == Sharing::Shared
             && (remembered.catalog.as_ref()).is_some_and(|catalog| catalog.takes_turns);
@@ -192,7 +192,7 @@ impl Server {
             resting: Notify::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
-            // If its catalog is remembered, no list has to wait for it.
+            // If the server's catalog is remembered, no list has to wait for the server.
             settled: AtomicBool::new(remembered.catalog.is_some()),
             catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
             pinned: Pinned::new(remembered.pins, config_digest(&spec)),
@@ -222,7 +222,7 @@ impl Server {
         &self.key
     }
 
-    /// Its name and the prefix of its URIs in this scope.
+    /// The server's name and URI prefix in this scope.
     pub(crate) fn label(&self, scope: &Scope) -> (ServerName, &str) {
         if scope.project.is_none() {
             (self.key.qualified(), &self.qualified_uri_prefix)
@@ -254,7 +254,7 @@ impl Server {
         self.catalog.load_full()
     }
 
-    /// The approved definitions of its tools.
+    /// The approved definitions of the server's tools.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         self.pinned.pins()
@@ -292,7 +292,7 @@ impl Server {
             .unwrap_or_default()
     }
 
-    /// Returns whether lists no longer need to wait for its catalog.
+    /// Returns whether lists no longer need to wait for the server's catalog.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
@@ -302,35 +302,34 @@ impl Server {
                 .is_some_and(|at| at.elapsed() >= FIRST_START)
     }
 
-    /// Returns whether it is in its first start, so that its catalog is still unknown.
+    /// Returns whether the server is in its first start, so that its catalog is still unknown.
     pub(crate) fn is_in_first_start(&self) -> bool {
         self.wanted_at.get().is_some() && !self.is_settled()
     }
 
-    /// Returns whether it offers a remembered catalog because it is not connected.
+    /// Returns whether the server offers a remembered catalog because it is not connected.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         !matches!(*self.state.borrow(), State::Ready(_)) && self.catalog.load().info.is_some()
     }
 
-    /// Returns whether it has been connected since the gateway started.
+    /// Returns whether the server has been connected since the gateway started.
     #[must_use]
     pub fn was_up(&self) -> bool {
         self.was_up.load(Ordering::Relaxed)
     }
 
-    /// Watches its state.
     pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
 
-    /// Returns whether the gateway that ran it was lost just now, so that another one may take it over.
+    /// Returns whether the gateway that ran the server was lost just now, so that another one may take it over.
     pub(crate) fn is_moving(&self) -> bool {
         let until = self.known.status().moves_until;
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Returns whether another gateway of the installation runs it.
+    /// Returns whether another gateway of the installation runs the server.
     pub fn is_elsewhere(&self) -> bool {
         self.known.status().elsewhere
     }
@@ -339,14 +338,14 @@ impl Server {
         matches!(*self.state.borrow(), State::Idle)
     }
 
-    /// Starts it, unless that has happened already.
+    /// Starts the server, unless that has happened already.
     pub fn want(&self) {
         if self.is_now_wanted() {
             self.wanted.notify_one();
         }
     }
 
-    /// Marks it as starting if it is idle. Returns whether it was idle.
+    /// Marks the server as starting if it is idle. Returns whether it was idle.
     pub(crate) fn is_now_wanted(&self) -> bool {
         let begins = |state: &mut State| {
             let begins = matches!(state, State::Idle) && self.spec.enabled;
@@ -369,19 +368,19 @@ impl Server {
         self.state.send_replace(state);
     }
 
-    /// Marks the first start as ended. Wakes the tasks that wait for this, since it is not part of the state.
+    /// Marks the first start as ended. Wakes the tasks that wait for this, since the flag is not part of the state.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
         self.state.send_modify(|_| {});
     }
 
-    /// The era of its catalog, if that is known.
+    /// The era of the server's catalog, if that is known.
     #[must_use]
     pub fn era(&self) -> Option<Era> {
         self.catalog.load().info.as_ref().map(|info| info.era)
     }
 
-    /// Asks a lazy server to close its connection soon if it is unused now. Its catalog stays offered. Has no effect on
+    /// Asks a lazy server to close its connection soon if it is unused now. Its tools stay on offer. Has no effect on
     /// other servers or on one that is not connected.
     pub fn release_idle(&self) {
         self.resting.notify_waiters();
@@ -410,10 +409,10 @@ impl Server {
         let _ = tokio::time::timeout_at(*wanted_at + FIRST_ANSWER, answered).await;
     }
 
-    /// Starts it if needed, and waits until it is up or has failed to start.
+    /// Starts the server if needed, and waits until it is up or has failed to start.
     ///
     /// # Errors
-    /// Why it is down.
+    /// Why the server is down.
     pub async fn up(&self) -> Result<(), Arc<str>> {
         let mut state = self.state.subscribe();
         self.want();
@@ -426,13 +425,13 @@ impl Server {
         }
     }
 
-    /// Delays its start until `before`, a server with the same name, is gone.
+    /// Delays the server's start until `before`, a server with the same name, is gone.
     pub(crate) fn waits_for(&self, before: &Arc<Self>) {
         let mut waiting = self.before.lock();
         *waiting = Some(Arc::downgrade(before));
     }
 
-    /// Makes it the successor of the same server's previous declaration.
+    /// Makes this server the successor of its previous declaration.
     pub(crate) fn comes_after(&self, before: &Arc<Self>) {
         let rested = matches!(before.status().phase, Phase::Stopped | Phase::Failed);
         let _ = self.begin.set(match rested && before.spec.enabled {
@@ -443,7 +442,8 @@ impl Server {
         self.waits_for(before);
     }
 
-    /// Sets the state in which an earlier run of the gateway left it. Call this before the server's loop begins.
+    /// Sets the state in which an earlier run of the gateway left the server. Call this before the server's loop
+    /// begins.
     pub(crate) fn was_left(&self, left: Left) {
         if self.begin.set(Begin::Left(left.last)).is_ok() {
             self.known.status().last_crash = left.crash;
@@ -495,13 +495,12 @@ impl Server {
         }
     }
 
-    /// A copy of its current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.known.status().clone()
     }
 
-    /// Current resource usage of its instance. `None` if it does not run or cannot be measured.
+    /// Current resource usage of the server's instance. `None` if it does not run or cannot be measured.
     pub async fn usage(&self) -> Option<Load> {
         let State::Ready(connection) = self.state() else {
             return None;
@@ -627,12 +626,12 @@ impl Server {
         self.queue.takes_turns()
     }
 
-    /// Stops it permanently; [`Server::stopped`] waits for the end.
+    /// Stops the server permanently; [`Server::stopped`] waits for the end.
     pub(crate) fn stop(&self) {
         self.over.cancel();
     }
 
-    /// Waits until it has stopped permanently.
+    /// Waits until the server has stopped permanently.
     pub async fn stopped(&self) {
         self.gone.cancelled().await;
     }

@@ -37,7 +37,7 @@ impl HttpGateway {
         if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
             return Err(refusal(
                 StatusCode::BAD_REQUEST,
-                "batches exist in protocol version 2025-03-26 only",
+                "batches exist in protocol version 2025-03-26 only: send each message on its own",
             ));
         }
         let max_depth = self.gateway.settings().limits.max_depth;
@@ -51,7 +51,7 @@ impl HttpGateway {
         }
         let spans = || json::elements(text, json::trimmed(text));
         if spans().nth(MAX_MESSAGES).is_some() {
-            let what = format!("a batch has at most {MAX_MESSAGES} messages: send several");
+            let what = format!("a batch has at most {MAX_MESSAGES} messages: send several batches");
             return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, &what));
         }
         let mut answers = Vec::new();

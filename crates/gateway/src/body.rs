@@ -84,7 +84,8 @@ pub struct Events {
 enum Source {
     /// The stream of a legacy session. The session decides whether the request continues after a disconnect.
     Session(Reader),
-    /// Dropping it cancels the request (2026-07-28 basic/transports/streamable-http "Cancellation").
+    /// The stream of one request. Dropping it cancels the request (2026-07-28 basic/transports/streamable-http
+    /// "Cancellation").
     Request {
         outbox: Arc<Outbox>,
         answering: Option<AbortOnDropHandle<Unread>>,

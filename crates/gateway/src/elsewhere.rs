@@ -1,9 +1,9 @@
-//! Servers that one replica runs and the others reach through it.
+//! Servers that run on one replica. The other replicas reach a server through that replica.
 //!
 //! At the internal listener, the other replicas see a server of protocol version 2026-07-28, with native names and
 //! unfiltered lists. The replica that the client connected to applies tool settings (disabled, withheld, renamed),
-//! permissions and deadlines, and writes the audit record. Orders (start, stop, restart) are sent over the internal
-//! listener, too. Deliberately absent: instances of a single session or person. They run on the replica that their
+//! permissions and deadlines, and writes the audit record. Orders (start, stop, restart) are also sent over the
+//! internal listener. Deliberately absent: instances of a single session or user. They run on the replica that their
 //! server belongs to.
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -67,7 +67,7 @@ pub struct Leases {
 
 impl Leases {
     /// Why this replica may not start a registered server that no other replica runs. For a server whose lease this
-    /// replica already holds, only `unusable` counts.
+    /// replica already holds, only `unusable` matters.
     async fn hindrance(&self, server: &ServerSpec, lease: &str) -> Result<Option<String>, String> {
         if let Some(why) = &server.unusable {
             return Ok(Some(why.clone()));
@@ -88,10 +88,10 @@ impl Leases {
                 Some("it was stopped by hand; `toolwharf start` starts it".into())
             }
             Some(Last::Finished) => {
-                Some("it has exited, and its restart policy does not restart it".into())
+                Some("it has exited, and its restart policy does not restart it; `toolwharf start` starts it".into())
             }
             Some(Last::Failed) => {
-                Some("it has failed, and its restart policy does not restart it".into())
+                Some("it has failed, and its restart policy does not restart it; `toolwharf start` starts it".into())
             }
             Some(Last::Up) | None => home
                 .filter(|_| !self.follows(server))
@@ -256,7 +256,7 @@ fn id_of(server: &ServerSpec) -> &str {
 }
 
 impl HttpGateway {
-    /// Answers a request that another replica makes on behalf of a principal, unlike a forwarded client request.
+    /// Answers a request that another replica makes on behalf of a principal (not a forwarded client request).
     pub(super) async fn answer_replica(
         self: Arc<Self>,
         request: Request<Upload>,
@@ -345,13 +345,13 @@ impl HttpGateway {
             .ok_or_else(|| missing("the path contains no command (start, stop or restart)"))?;
         let mut orders = [Command::Start, Command::Stop, Command::Restart].into_iter();
         let order = orders.find(|order| word(*order) == said);
-        let order = order.ok_or_else(|| missing("unknown order"))?;
+        let order = order.ok_or_else(|| missing("unknown command: use start, stop or restart"))?;
         let fleet = self.gateway.fleet();
         let server = match id.split_once('/') {
             Some((owner, name)) => key(owner, name).and_then(|key| fleet.get(&key).cloned()),
             None => fleet.by_id(id).cloned(),
         };
-        let server = server.ok_or_else(|| missing("this replica does not have the server yet"))?;
+        let server = server.ok_or_else(|| missing("this replica has not loaded the server yet"))?;
         let followed = follow(&server, order).await;
         followed.map_err(|why| refusal(StatusCode::SERVICE_UNAVAILABLE, &why))?;
         Ok(empty(StatusCode::NO_CONTENT))

@@ -47,7 +47,7 @@ impl HttpGateway {
         wire: Arc<Wire>,
         other: Arc<dyn Routes>,
     ) -> Response<Body> {
-        const NONE: (StatusCode, &str) = (StatusCode::NOT_FOUND, "there are no replicas");
+        const NONE: (StatusCode, &str) = (StatusCode::NOT_FOUND, "this gateway has no replicas");
         const LEAVING: (StatusCode, &str) = (
             StatusCode::MISDIRECTED_REQUEST,
             "this replica is stopping; other replicas take over its sessions",
@@ -78,7 +78,7 @@ impl HttpGateway {
                 _ => Box::pin(self.answer(request, wire)).await,
             },
             Err((status, why)) => {
-                tracing::debug!(%status, "refused on the internal listener: {why}");
+                tracing::debug!(%status, "refused a request on the internal listener: {why}");
                 Self::refuse(&refusal(status, why))
             }
         }
@@ -91,7 +91,7 @@ impl HttpGateway {
     ) -> Result<(), Refusal> {
         match forwarded {
             Some(forwarded) if !forwarded.is_of(body) => {
-                let what = "the body of this forwarded request was changed";
+                let what = "the body of this forwarded request does not match its digest";
                 Err(refusal(StatusCode::FORBIDDEN, what))
             }
             _ => Ok(()),
@@ -120,7 +120,7 @@ impl HttpGateway {
     }
 
     /// Like [`Self::forward`], for a client without a session that returns to a call waiting for input, or to a task.
-    /// Only one replica has that call or task. If the replica is lost, the call or task is lost, too.
+    /// Only one replica has that call or task. If the replica is lost, so is the call or task.
     pub(super) fn forward_return<'a>(
         &'a self,
         head: Head<'a>,

@@ -110,7 +110,7 @@ impl Guard {
         if !self.host_allowed(host) {
             let host: String = host.chars().take(100).collect();
             return Err(forbidden(format!(
-                "Host `{host}` is not allowed here; add it to `allowed_hosts`"
+                "Host `{host}` is not allowed; add it to `allowed_hosts`"
             )));
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -122,7 +122,7 @@ impl Guard {
         if origins.next().is_some() || !(ours || self.origin_allowed(&origin)) {
             let origin: String = origin.chars().take(100).collect();
             return Err(forbidden(format!(
-                "Origin `{origin}` is not allowed here; add it to `allowed_origins`"
+                "Origin `{origin}` is not allowed; add it to `allowed_origins`"
             )));
         }
         Ok(())
@@ -280,7 +280,7 @@ impl Guard {
             Refused::Nobody(id) => Refusal::new(
                 StatusCode::FORBIDDEN,
                 format!(
-                    "`{id}` is signed in, but no rule in `access` grants a role here: ask an administrator"
+                    "`{id}` is signed in, but no rule in `access` grants a role on this gateway: ask an administrator"
                 ),
             ),
             Refused::Away(why) => Refusal::new(
@@ -333,11 +333,11 @@ pub fn challenge(status: StatusCode, challenge: Option<&HeaderValue>) -> Option<
 /// A header that only a script of the same origin can add to a request.
 const BY_SCRIPT: &str = "x-requested-with";
 const FOREIGN_PAGE: &str = "a browser sign-in is valid only for pages of this gateway: changes need its `Origin` and the header \
-                            X-Requested-With; programs send `Authorization: Bearer …`";
-const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's is in the data \
-                      directory's `admin-token`, and `toolwharf key create` makes others";
+                            X-Requested-With; programs must send `Authorization: Bearer …`";
+const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's key is in the data \
+                      directory's file `admin-token`, and `toolwharf key create` creates others";
 const NO_TOKEN: &str = "a token or a key is needed: sign in at the issuer named in `WWW-Authenticate`, or send `Authorization: \
-                        Bearer twh_…` with a key of `toolwharf key create`";
+                        Bearer twh_…` with a key from `toolwharf key create`";
 const UNKNOWN_KEY: &str =
     "the key is unknown, revoked or expired; `toolwharf key create` makes a new one";
 
@@ -375,8 +375,8 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 const BEARER: &[u8] = b"bearer ";
 
-/// Returns true if a page of this origin came from the host in the request, and thus from the gateway: the host name was checked. The
-/// scheme may differ, since a proxy may terminate TLS.
+/// Returns true if a page of this origin came from the host in the request, and thus from the gateway, since the host
+/// name was checked. The scheme may differ, since a proxy may terminate TLS.
 fn is_of(origin: &str, host: &str) -> bool {
     let of = origin.strip_prefix("http://");
     let of = of.or_else(|| origin.strip_prefix("https://"));

@@ -131,7 +131,7 @@ impl HttpGateway {
         let share = self.streams.take(&principal.id, self.most_connections);
         share.ok_or_else(|| {
             let what =
-                "this client has used up its share of open event streams (`max_connections`)";
+                "this client has too many open event streams: close one, or raise `max_connections`";
             refusal(StatusCode::SERVICE_UNAVAILABLE, what)
         })
     }

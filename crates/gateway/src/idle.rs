@@ -26,7 +26,7 @@ use super::{
     shares::Share,
 };
 
-/// Write timeout. A client that reads nothing for this long counts as gone.
+/// Write timeout. A client that reads nothing for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Events smaller than this are copied into one buffer, so that they need only one write.
@@ -150,7 +150,7 @@ async fn chunk(socket: &mut TcpStream, account: &Arc<Account>, data: &[u8]) -> i
     }
 }
 
-/// Waits until the client is cut off. Its queued messages count as well as the event that is being written.
+/// Waits until the client is cut off. Its queued messages count, and so does the event that is being written.
 async fn cut(account: &Account) {
     poll_fn(|cx| {
         account.register(cx.waker());
@@ -180,7 +180,7 @@ pub(crate) async fn drain(socket: &mut TcpStream) {
 /// The stream of one request. Dropping it cancels the request.
 pub(crate) struct Listening {
     pub outbox: Arc<Outbox>,
-    /// `None` once it is answered.
+    /// `None` once the request is answered.
     pub answering: Option<AbortOnDropHandle<Unread>>,
     pub answer: Option<Unread>,
 }

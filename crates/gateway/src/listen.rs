@@ -1,8 +1,8 @@
 //! `subscriptions/listen` of modern clients: a request that is answered when the gateway stops (2026-07-28
 //! basic/patterns/subscriptions).
 //!
-//! Once it is acknowledged, its connection is taken out of hyper ([`super::idle`]). If the client disconnects, the
-//! request is cancelled.
+//! Once the request is acknowledged, its connection is taken out of hyper ([`super::idle`]). If the client disconnects,
+//! the request is cancelled.
 
 use crate::idle::Listening;
 use std::sync::Arc;

@@ -192,7 +192,7 @@ pub async fn serve(
         .is_err()
     {
         tracing::warn!(
-            "cut {} connections that were still busy after {} s",
+            "closed {} connections that were still busy after {} s",
             connections.len(),
             drain.as_secs()
         );
@@ -218,7 +218,7 @@ async fn connection(
     if let Some(mut takeover) = takeover {
         let ended = idle::run(&mut socket, &mut takeover, &account, &over).await;
         if let Err(error) = ended {
-            tracing::debug!("a stream ended: {error}");
+            tracing::debug!("an event stream failed: {error}");
         }
         if let (Source::Session(stream), true) = (&takeover.stream, takeover.ends_session) {
             let id = stream.session().id().clone();
@@ -274,7 +274,7 @@ async fn http(
         }
         if let Poll::Ready(ended) = conn.as_mut().poll(cx) {
             if let Err(error) = ended {
-                tracing::trace!("a connection ended: {error}");
+                tracing::trace!("a client's HTTP connection failed: {error}");
             }
             return Poll::Ready(None);
         }

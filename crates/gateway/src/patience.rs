@@ -62,15 +62,15 @@ pub(super) struct Patience {
     reading: bool,
     /// The request that is being read, or was read last.
     request: u64,
-    /// When its first byte came.
+    /// When the request's first byte arrived.
     since: Instant,
     read: u64,
-    /// When the latest byte came.
+    /// When the request's latest byte arrived.
     moved: Instant,
     /// The request that was awaited at the last check, and since when.
     awaited: u64,
     idle: Instant,
-    /// When the timer goes off.
+    /// When the timer fires.
     alarm: Instant,
 }
 

@@ -141,7 +141,7 @@ impl Seen {
         if !self.nonces.insert(nonce) {
             return Err((
                 StatusCode::FORBIDDEN,
-                "this forwarded request was answered before",
+                "this forwarded request was already received once",
             ));
         }
         self.order.push_back((made, nonce));
@@ -152,9 +152,9 @@ impl Seen {
 /// The contents of a sealed head.
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// When it was made: seconds since 1970.
+    /// When the head was made: seconds since 1970.
     t: i64,
-    /// The replica that it is addressed to.
+    /// The replica that the head is addressed to.
     to: String,
     method: String,
     path: String,
@@ -167,7 +167,7 @@ struct Head {
     caller: Option<String>,
 }
 
-/// What remains of a sealed head after it was checked against its request.
+/// The parts of a sealed head that are needed after the head was checked against its request.
 #[derive(Clone)]
 pub(super) struct Forwarded {
     /// The expected digest of the body.
@@ -212,7 +212,7 @@ pub async fn bind(
     database_url: &str,
 ) -> anyhow::Result<(TcpListener, String)> {
     const WAY_OUT: &str =
-        "set `listen` under `[replicas]` to an address that the other replicas reach";
+        "set `listen` under `[replicas]` to an address that the other replicas can reach";
     let ip = match listen {
         Some(wanted) if !wanted.ip().is_unspecified() => wanted.ip(),
         _ => towards(database_url).await.context(WAY_OUT)?,
@@ -432,8 +432,7 @@ impl Peers {
         };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let head = self.head(&peer.id, (method, path, headers), &body, caller);
-        let head = head
-            .ok_or_else(|| Unanswered::Lost("a header has characters that are not ASCII".into()))?;
+        let head = head.ok_or_else(|| Unanswered::Lost("a request header is not ASCII".into()))?;
         let request = Request::post(format!("http://{}/", peer.address)).header(HEAD_HEADER, head);
         let request = request.body(body).map_err(|_| Unanswered::Away)?;
         let answer = answered(self.client.send(request), &peer.lost).await;
@@ -561,7 +560,7 @@ fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
 mod tests {
     use super::*;
 
-    /// A replica that leaves still answers requests that others sent before they learned of it.
+    /// A leaving replica still answers requests that others sent before they noticed.
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_left_the_list_may_still_answer() {
         let lost = CancellationToken::new();

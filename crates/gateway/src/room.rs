@@ -87,7 +87,7 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the text. It keeps the reservation until its last reference is dropped.
+    /// Returns the text, which keeps the reservation until its last reference is dropped.
     pub(crate) fn with(self, text: Bytes) -> Bytes {
         Bytes::from_owner(Text { text, _held: self })
     }

@@ -227,7 +227,7 @@ impl Sessions {
             idle.map(|(id, _)| id.clone()).collect()
         };
         for id in idle {
-            tracing::debug!(session = ?id, "ended a session: it was idle, or its client was cut off");
+            tracing::debug!(session = ?id, "ended a session: it was idle, or its client was disconnected");
             self.end(gateway, &id).await;
         }
     }

@@ -44,8 +44,8 @@ impl Shares {
         fair.then(|| self.give(&mut holders, principal))
     }
 
-    /// Takes one more share without the check. Used for streams that have already begun and end without the client's
-    /// help.
+    /// Takes one more share without the check. Used for streams that have already begun, and that end without the
+    /// client's help.
     pub(crate) fn join(self: &Arc<Self>, principal: &Arc<str>) -> Share {
         self.give(&mut self.holders.lock(), principal)
     }

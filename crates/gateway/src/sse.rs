@@ -39,7 +39,7 @@ impl HttpGateway {
             (Some(wire), path) if path.starts_with("/sse") => {
                 let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
                 if self.gateway.view(&scope).is_none() {
-                    return Err(refusal(StatusCode::NOT_FOUND, "no such project or server"));
+                    return Err(refusal(StatusCode::NOT_FOUND, &scope.missing()));
                 }
                 self.open_sse(scope, principal, wire).await
             }

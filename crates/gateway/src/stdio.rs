@@ -1,7 +1,7 @@
 //! The gateway on standard input and output, for clients that can only start commands.
 //!
-//! One pipe serves both protocol eras: `initialize` opens a legacy session, and a request with modern `_meta` stands
-//! alone (2026-07-28 basic/versioning "Backward Compatibility").
+//! One pipe serves both protocol eras: `initialize` opens a legacy session, and a request with modern `_meta` is
+//! self-contained (2026-07-28 basic/versioning "Backward Compatibility").
 
 use std::{sync::Arc, time::Duration};
 
@@ -187,7 +187,7 @@ impl Pipe {
         let session = self.session.clone();
         let mut answering = Box::pin(async move { gateway.request(&caller, &frame).await });
         // The first poll happens here, not in the task. Requests therefore enter their queues in the order of the input
-        // lines (G14), whichever task is scheduled first.
+        // lines (G14), regardless of how their tasks are scheduled.
         let ready = (&mut answering).now_or_never();
         self.requests.spawn(async move {
             let answer = match ready {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy,
@@ -53,7 +53,7 @@ impl Client {
     /// Sends a request and reads the whole response.
     ///
     /// # Errors
-    /// There was no response within the time limit, or it is longer than `max` bytes. The text gives the reason.
+    /// There was no response within the time limit, or it is longer than `max` bytes. The error text gives the reason.
     pub async fn fetch(
         &self,
         request: Request<Bytes>,
@@ -86,10 +86,10 @@ impl Client {
             if head.status != StatusCode::OK {
                 return Ok(Response::from_parts(head, ()));
             }
-            let unwritten = |error| format!("its response cannot be written: {error}");
+            let unwritten = |error| format!("cannot write the response: {error}");
             let mut body = Limited::new(body, max);
             while let Some(frame) = body.frame().await {
-                if let Ok(data) = frame.map_err(|_| cut_off(max))?.into_data() {
+                if let Ok(data) = frame.map_err(|error| cut_off(&*error, max))?.into_data() {
                     into.write_all(&data).await.map_err(unwritten)?;
                 }
             }
@@ -106,11 +106,14 @@ impl Client {
 /// The connection broke, or the body is longer than `max` bytes.
 pub async fn collect(body: Incoming, max: usize) -> Result<Bytes, String> {
     let collected = Limited::new(body, max).collect().await;
-    Ok(collected.map_err(|_| cut_off(max))?.to_bytes())
+    Ok(collected.map_err(|error| cut_off(&*error, max))?.to_bytes())
 }
 
-fn cut_off(max: usize) -> String {
-    format!("its response broke off, or is longer than {max} bytes")
+fn cut_off(error: &(dyn std::error::Error + 'static), max: usize) -> String {
+    match error.is::<LengthLimitError>() {
+        true => format!("its response is longer than {max} bytes"),
+        false => format!("its response broke off: {}", cause(error)),
+    }
 }
 
 async fn in_time<T>(

@@ -1,5 +1,5 @@
-//! TCP connections to servers. If the URL does not come from an administrator, connections go to addresses on the
-//! public internet only, whatever the name resolves to.
+//! TCP connections to servers. TCP connections. If the URL does not come from an administrator, they go to addresses on
+//! the public internet only, whatever the name resolves to.
 
 use std::{
     io,
@@ -114,7 +114,7 @@ impl Service<Name> for Resolver {
 }
 
 fn not_public() -> io::Error {
-    let why = "the URL leads to an address that is not public, which only an administrator's key may register";
+    let why = "the URL leads to an address that is not public; only an administrator's key may register such a URL";
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 

@@ -4,7 +4,7 @@
 //! entries needs most of a gigabyte. This module reads only the end records and then walks the directory in place.
 //!
 //! Invariant: an accepted file has one directory, which ends where the end records begin and has as many entries as
-//! they declare. So the parser uses the same directory, and does not search for another directory.
+//! they declare. So the parser uses the same directory, and does not search for another one.
 
 pub(super) const MAX_FILES: usize = 50_000;
 
@@ -41,26 +41,26 @@ struct Directory {
 /// # Errors
 /// The limit that is exceeded, or the record that is inconsistent.
 pub(super) fn check(file: &[u8], most: u64) -> Result<(), String> {
-    let bad = |what: &str| format!("is not a usable archive: {what}");
+    let bad = |what: &str| format!("the MCPB file is not a valid zip archive: {what}");
     let directory = directory(file).map_err(bad)?;
     if directory.count > MAX_FILES as u64 {
         return Err(format!(
-            "holds {} files; the maximum is {MAX_FILES}",
+            "the MCPB file contains {} files; the maximum is {MAX_FILES}",
             directory.count
         ));
     }
     if directory.bytes > MAX_DIRECTORY_BYTES {
         return Err(format!(
-            "has a directory of {} bytes; the maximum is {MAX_DIRECTORY_BYTES}",
+            "the file list of the MCPB file has {} bytes; the maximum is {MAX_DIRECTORY_BYTES}",
             directory.bytes
         ));
     }
     let start = usize::try_from(directory.bytes).ok();
     let start = start.and_then(|bytes| directory.end.checked_sub(bytes));
-    let start = start.ok_or_else(|| bad("its directory is larger than the file"))?;
+    let start = start.ok_or_else(|| bad("its file list is larger than the archive"))?;
     // Data before the archive shifts all offsets.
     let shift = (start as u64).checked_sub(directory.offset);
-    let shift = shift.ok_or_else(|| bad("its directory is not where its end record says"))?;
+    let shift = shift.ok_or_else(|| bad("its file list is not at the recorded position"))?;
     let mut at = start;
     let mut left = most;
     let mut data = Vec::new();
@@ -68,22 +68,29 @@ pub(super) fn check(file: &[u8], most: u64) -> Result<(), String> {
         let header = file[..directory.end].get(at..at + HEADER_BYTES);
         let header = header
             .filter(|header| header.starts_with(&HEADER))
-            .ok_or_else(|| bad("its directory has fewer entries than its end record says"))?;
+            .ok_or_else(|| bad("its file list has fewer entries than it declares"))?;
         let size = |at| usize::from(u16_at(header, at));
         let (name, extra, comment) = (size(28), size(30), size(32));
-        if name > MAX_NAME_BYTES || extra > MAX_EXTRA_BYTES || comment > MAX_EXTRA_BYTES {
-            return Err(bad("an entry's name, extra fields or comment are too long"));
+        for (what, bytes, most) in [
+            ("name", name, MAX_NAME_BYTES),
+            ("extra field", extra, MAX_EXTRA_BYTES),
+            ("comment", comment, MAX_EXTRA_BYTES),
+        ] {
+            if bytes > most {
+                let why = format!("the {what} of a file has {bytes} bytes; the maximum is {most}");
+                return Err(bad(&why));
+            }
         }
         left = left
             .checked_sub(u32_at(header, 24).into())
-            .ok_or_else(|| format!("holds more than {} MiB unpacked", most >> 20))?;
+            .ok_or_else(|| format!("the MCPB file unpacks to more than {} MiB", most >> 20))?;
         let begin = shift + u64::from(u32_at(header, 42));
         data.push((begin, begin + LOCAL_BYTES + u64::from(u32_at(header, 20))));
         at += HEADER_BYTES + name + extra + comment;
     }
     if at != directory.end {
         return Err(bad(
-            "its directory has another size or more entries than its end record says",
+            "its file list has another size or more entries than it declares",
         ));
     }
     data.sort_unstable();
@@ -91,7 +98,7 @@ pub(super) fn check(file: &[u8], most: u64) -> Result<(), String> {
     let is_apart = data.windows(2).all(|pair| pair[0].1 <= pair[1].0);
     match is_inside && is_apart {
         true => Ok(()),
-        false => Err(bad("its entries overlap each other or the directory")),
+        false => Err(bad("its files overlap each other or the file list")),
     }
 }
 
@@ -105,10 +112,10 @@ fn directory(file: &[u8]) -> Result<Directory, &'static str> {
             && record.len() - END_BYTES >= u16_at(record, 20).into()
     };
     let end = (tail..file.len()).rev().find(fits);
-    let end = end.ok_or("it has no end record")?;
+    let end = end.ok_or("its end is missing, or it is another kind of file")?;
     let record = &file[end..];
     if (u16_at(record, 4), u16_at(record, 6)) != (0, 0) || u16_at(record, 8) != u16_at(record, 10) {
-        return Err("it has several parts");
+        return Err("it is one part of a split archive");
     }
     let plain = Directory {
         count: u16_at(record, 10).into(),
@@ -120,7 +127,7 @@ fn directory(file: &[u8]) -> Result<Directory, &'static str> {
     let Some(at) = locator.filter(|at| file[*at..].starts_with(&LOCATOR)) else {
         return Ok(plain);
     };
-    let wrong = "its zip64 end record is not where its locator says";
+    let wrong = "its zip64 record is not at the recorded position";
     let begin = usize::try_from(u64_at(file, at + 8)).map_err(|_| wrong)?;
     let record = file[..at].get(begin..).filter(|record| {
         record.len() >= END64_BYTES
@@ -142,7 +149,7 @@ fn directory(file: &[u8]) -> Result<Directory, &'static str> {
         && u64_at(record, 24) == wide.count;
     match agree {
         true => Ok(wide),
-        false => Err("its end records contradict each other"),
+        false => Err("its zip and zip64 records contradict each other"),
     }
 }
 

@@ -117,16 +117,13 @@ pub(super) fn prune(bundles: &Path, is_used: impl Fn(&str) -> bool, kept: usize)
     }
 }
 
-/// Creates an unnamed file in `bundles` for a download. The kernel frees it when it is closed.
+/// Creates an unnamed file in `bundles` for a download. The kernel deletes the file when it is closed.
 pub(super) fn download_file(bundles: &Path) -> io::Result<File> {
     fs::create_dir_all(bundles)?;
     tempfile::tempfile_in(bundles)
 }
 
 /// Like [`unpack`], for a downloaded file.
-///
-/// # Errors
-/// See [`unpack`].
 pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Result<PathBuf, String> {
     // Another caller may have unpacked the same bundle during the download.
     let place = folder(bundles, sha256);
@@ -137,7 +134,7 @@ pub(super) fn unpack_file(bundles: &Path, sha256: &str, mut file: File) -> Resul
     let read = file
         .rewind()
         .and_then(|()| file.take(MAX_FILE_BYTES as u64).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot be read again: {error}"))?;
+    read.map_err(|error| format!("the downloaded MCPB file cannot be read: {error}"))?;
     unpack(bundles, sha256, &bytes)
 }
 
@@ -149,14 +146,15 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
     let found = model::sha256_hex(file);
     if found != sha256 {
         return Err(format!(
-            "its hash is {found}, but the registry entry says {sha256}"
+            "the SHA-256 of the MCPB file is {found}, but the registry entry says {sha256}"
         ));
     }
     let place = folder(bundles, sha256);
     if is_there(&place) {
         return Ok(place);
     }
-    let disk = |error: io::Error| format!("cannot be written to {}: {error}", bundles.display());
+    let shown = bundles.display();
+    let disk = |error: io::Error| format!("the bundle cannot be written to {shown}: {error}");
     fs::create_dir_all(bundles).map_err(disk)?;
     let stage = tempfile::Builder::new()
         .prefix(".new-")
@@ -173,11 +171,13 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
 
 /// Writes the files of an archive below `into`, with at most `most` bytes in total.
 pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String> {
-    let bad = |error: &dyn std::fmt::Display| format!("is not a usable archive: {error}");
+    let bad = |error: &dyn std::fmt::Display| format!("the MCPB file cannot be unpacked: {error}");
     archive::check(file, most)?;
     let mut archive = ZipArchive::new(Cursor::new(file)).map_err(|error| bad(&error))?;
     if archive.len() > MAX_FILES {
-        return Err(format!("holds more than {MAX_FILES} files"));
+        return Err(format!(
+            "the MCPB file contains more than {MAX_FILES} files"
+        ));
     }
     let mut left = most;
     folder_at(into)?;
@@ -186,13 +186,13 @@ pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String>
         let name = entry.name().map_err(|error| bad(&error))?.into_owned();
         let shown: String = name.escape_debug().take(100).collect();
         let path = inside(&name)
-            .ok_or_else(|| format!("holds `{shown}`, which is not a path inside it"))?;
+            .ok_or_else(|| format!("the file name `{shown}` is not a path inside the bundle"))?;
         let place = into.join(path);
         let mode = entry.unix_mode().unwrap_or_default();
         let kind = mode & 0o170_000;
         if entry.is_symlink() || !matches!(kind, 0 | 0o100_000 | 0o040_000) {
             return Err(format!(
-                "holds `{shown}`, which is neither a file nor a folder"
+                "the MCPB file contains `{shown}`, which is neither a file nor a folder"
             ));
         }
         if entry.is_dir() {
@@ -205,13 +205,13 @@ pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String>
         let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
         let written = OpenOptions::new().write(true).create_new(true).open(&place);
         let mut out: File = written
-            .map_err(|error| format!("holds `{shown}`, which cannot be written: {error}"))?;
+            .map_err(|error| format!("`{shown}` of the MCPB file cannot be written: {error}"))?;
         out.set_permissions(Permissions::from_mode(mode))
             .map_err(|error| bad(&error))?;
         let count = io::copy(&mut entry.take(left + 1), &mut out).map_err(|error| bad(&error))?;
         left = left
             .checked_sub(count)
-            .ok_or_else(|| format!("holds more than {} MiB unpacked", most >> 20))?;
+            .ok_or_else(|| format!("the MCPB file unpacks to more than {} MiB", most >> 20))?;
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ fn folder_at(path: &Path) -> Result<(), String> {
     // Servers run as other users, and the umask of this process may be restrictive.
     let made = fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)));
-    made.map_err(|error| format!("holds a folder that cannot be made: {error}"))
+    made.map_err(|error| format!("the folder {} cannot be created: {error}", path.display()))
 }
 
 /// Returns the path if it stays inside the folder lexically.
@@ -258,11 +258,17 @@ impl Plan {
                 "does not include `linux`".to_owned(),
             );
         }
-        if config.args.len() > MAX_ITEMS
-            || config.env.len() > MAX_ITEMS
-            || manifest.user_config.len() > MAX_ITEMS
-        {
-            return wrong("", "has too many arguments, variables or inputs".to_owned());
+        for (count, what) in [
+            (config.args.len(), "arguments"),
+            (config.env.len(), "variables"),
+            (manifest.user_config.len(), "inputs"),
+        ] {
+            if count > MAX_ITEMS {
+                return wrong(
+                    "",
+                    format!("has {count} {what}; the maximum is {MAX_ITEMS}"),
+                );
+            }
         }
         let command = config.command.as_str();
         let program = match (manifest.server.kind.as_str(), command) {
@@ -294,8 +300,12 @@ impl Plan {
         };
         let mut fields = BTreeMap::new();
         for (key, asked) in &manifest.user_config {
+            let why = match key.len() > 100 {
+                true => "has a key of more than 100 bytes",
+                false => "has a key with invisible characters",
+            };
             if key.len() > 100 || key.chars().any(|c| super::document::is_odd(c, false)) {
-                return wrong("/user_config", "has an invalid key".to_owned());
+                return wrong("/user_config", why.to_owned());
             }
             fields.insert(format!("user_config.{key}"), (key.clone(), asked));
         }
@@ -375,8 +385,11 @@ fn template(text: &str, fields: &BTreeMap<String, usize>) -> Result<Template, St
     let mut template = Template::new();
     let mut plain = String::new();
     let mut rest = text;
-    if text.len() > 4096 || text.chars().any(|c| super::document::is_odd(c, false)) {
-        return Err("is too long, or contains invisible characters".to_owned());
+    if text.len() > 4096 {
+        return Err("is longer than 4096 bytes".to_owned());
+    }
+    if text.chars().any(|c| super::document::is_odd(c, false)) {
+        return Err("contains invisible characters".to_owned());
     }
     while let Some((before, after)) = rest.split_once("${") {
         plain.push_str(before);
@@ -391,7 +404,7 @@ fn template(text: &str, fields: &BTreeMap<String, usize>) -> Result<Template, St
                 template.push(Part::Text(std::mem::take(&mut plain)));
                 template.push(Part::Field(*field));
             }
-            _ => return Err(format!("names `{name}`, which is unknown")),
+            _ => return Err(format!("contains the unknown variable `${{{name}}}`")),
         }
     }
     plain.push_str(rest);
@@ -404,8 +417,9 @@ fn read(folder: &Path) -> Result<Manifest, String> {
     let mut text = Vec::new();
     let opened = File::open(folder.join(MANIFEST));
     let read = opened.and_then(|file| file.take(MAX_MANIFEST_BYTES).read_to_end(&mut text));
-    read.map_err(|error| format!("has no {MANIFEST}: {error}"))?;
+    read.map_err(|error| format!("the {MANIFEST} of the bundle cannot be read: {error}"))?;
     mcp::json::validate(&text, 32)
-        .map_err(|fault| format!("has an invalid {MANIFEST}: {fault}"))?;
-    serde_json::from_slice(&text).map_err(|error| format!("has an invalid {MANIFEST}: {error}"))
+        .map_err(|fault| format!("the {MANIFEST} of the bundle is invalid: {fault}"))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| format!("the {MANIFEST} of the bundle is invalid: {error}"))
 }

@@ -15,7 +15,6 @@ const MAX_TEXT_BYTES: usize = 4096;
 const MAX_NAME_BYTES: usize = 200;
 /// Maximum packages, remotes, arguments, variables or choices of one list.
 const MAX_LIST_ITEMS: usize = 64;
-/// Maximum nesting depth.
 const MAX_DEPTH: usize = 24;
 /// Maximum bytes of an entry.
 pub(super) const MAX_ENTRY_BYTES: usize = 256 << 10;
@@ -154,7 +153,7 @@ impl Document {
             ("description", Some(&*document.description)),
         ] {
             if text.is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
-                wrong.push(Wrong::new(format!("/{key}"), "is too long"));
+                wrong.push(Wrong::new(format!("/{key}"), "is longer than 4096 bytes"));
             }
         }
         if wrong.is_empty() {
@@ -173,17 +172,18 @@ fn look(value: &Value, at: &mut String, depth: usize, is_prose: bool, wrong: &mu
     }
     let mut say = |what: &str| wrong.push(Wrong::new(at.clone(), what));
     if depth > MAX_DEPTH {
-        return say("is nested too deeply");
+        return say("is nested more than 24 levels deep");
     }
     match value {
-        Value::String(text) if text.len() > MAX_TEXT_BYTES => say("is too long"),
+        Value::String(text) if text.len() > MAX_TEXT_BYTES => say("is longer than 4096 bytes"),
         Value::String(text) => {
             if let Some(odd) = text.chars().find(|c| is_odd(*c, is_prose)) {
-                say(&format!("contains the character U+{:04X}", u32::from(odd)));
+                let code = u32::from(odd);
+                say(&format!("contains the invisible character U+{code:04X}"));
             }
         }
-        Value::Array(items) if items.len() > MAX_LIST_ITEMS => say("has too many items"),
-        Value::Object(members) if members.len() > MAX_LIST_ITEMS => say("has too many members"),
+        Value::Array(items) if items.len() > MAX_LIST_ITEMS => say("has more than 64 items"),
+        Value::Object(keys) if keys.len() > MAX_LIST_ITEMS => say("has more than 64 members"),
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 below(&index.to_string(), item, at, depth, false, wrong);
@@ -191,8 +191,12 @@ fn look(value: &Value, at: &mut String, depth: usize, is_prose: bool, wrong: &mu
         }
         Value::Object(members) => {
             for (key, item) in members {
-                if key.len() > MAX_NAME_BYTES || key.chars().any(|c| is_odd(c, false)) {
-                    wrong.push(Wrong::new(at.clone(), "has an invalid key"));
+                if key.len() > MAX_NAME_BYTES {
+                    let why = "has a key of more than 200 bytes";
+                    wrong.push(Wrong::new(at.clone(), why));
+                } else if key.chars().any(|c| is_odd(c, false)) {
+                    let why = "has a key with invisible characters";
+                    wrong.push(Wrong::new(at.clone(), why));
                 } else if key != "_meta" {
                     below(key, item, at, depth, key == "description", wrong);
                 }

@@ -1,5 +1,5 @@
-//! Requests to registries: limited in size and time, without redirects. A cache on disk makes known entries available
-//! while their registry is unreachable.
+//! Requests to registries, limited in size and time. Only downloads follow redirects. A cache on disk makes known
+//! entries available while their registry is unreachable.
 
 use std::{
     io,
@@ -43,12 +43,12 @@ pub(super) struct Fetcher {
     parsing: Arc<Semaphore>,
 }
 
-/// A response. `stale`: why it comes from the cache although it is old; `None` if it is current.
+/// A response. `stale`: why an old response was taken from the cache; `None` if the response is current.
 pub(super) struct Answer {
     pub(super) json: Value,
     pub(super) stale: Option<String>,
-    /// The permit for a parsed response in memory. Its holder must not wait for another one: all holders could block
-    /// each other.
+    /// The permit for a parsed response in memory. Its holder must not wait for another permit: all holders could
+    /// block each other.
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -160,7 +160,7 @@ impl Fetcher {
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        let request = request.body(Bytes::new()).map_err(|_| "it is not a URL")?;
+        let request = request.body(Bytes::new()).map_err(|_| "invalid URL")?;
         let answer = self
             .http
             .fetch(request, MAX_RESPONSE_BYTES, REQUEST_TIMEOUT)
@@ -182,15 +182,16 @@ impl Fetcher {
         max: usize,
         into: &mut fs::File,
     ) -> Result<(), String> {
-        let mut url = Url::parse(url).map_err(|_| "it is not a URL")?;
+        let first = model::url_for_display(url);
+        let mut url = Url::parse(url).map_err(|_| format!("{first} is not a valid URL"))?;
         for _ in 0..=MAX_REDIRECTS {
             let is_home = at_home.is_some_and(|home| home.origin() == url.origin());
             let shown = model::url_for_display(url.as_str());
             if !is_home && url.scheme() != "https" {
-                return Err(format!("{shown} is not https"));
+                return Err(format!("{shown} does not use https"));
             }
             let request = Request::builder().uri(url.as_str()).body(Bytes::new());
-            let request = request.map_err(|_| format!("{shown} is not a URL"))?;
+            let request = request.map_err(|_| format!("{shown} is not a valid URL"))?;
             let http = match is_home {
                 true => &self.http,
                 false => &self.public_http,
@@ -211,7 +212,9 @@ impl Fetcher {
                 .join(next)
                 .map_err(|_| format!("{shown} redirects to an invalid URL"))?;
         }
-        Err(format!("more than {MAX_REDIRECTS} redirects"))
+        Err(format!(
+            "{first} is redirected more than {MAX_REDIRECTS} times"
+        ))
     }
 
     async fn keep(
@@ -272,12 +275,11 @@ async fn read(file: &Path, url: &Url) -> Option<Cached> {
 
 fn parsed(body: &[u8]) -> Result<Value, String> {
     let valid = mcp::json::validate(body, MAX_DEPTH);
-    valid.map_err(|fault| format!("its answer is not the JSON of a registry: {fault}"))?;
+    valid.map_err(|fault| format!("its response is not valid JSON: {fault}"))?;
     if values(body) > MAX_VALUES {
-        return Err(format!("its answer has more than {MAX_VALUES} values"));
+        return Err(format!("its JSON has more than {MAX_VALUES} values"));
     }
-    serde_json::from_slice(body)
-        .map_err(|error| format!("its answer is not the JSON of a registry: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("its response is not valid JSON: {error}"))
 }
 
 /// An upper bound for the number of values in a JSON text: each value except the first follows one of these characters.

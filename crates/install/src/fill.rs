@@ -2,7 +2,7 @@
 //!
 //! Invariants: a value is one argument, or a part of one, whatever its contents. No text from a registry or a value is
 //! expanded as a variable (`${…}`): only references to secrets, whose names this module chooses, are expanded.
-//! Arguments expose host paths to the sandbox only from inputs that ask for a path.
+//! Only inputs that ask for a path can expose host paths to the sandbox.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,7 +80,7 @@ impl Plan {
         for name in writable.iter().filter(|name| !paths(name)) {
             wrong.push(Wrong::new(
                 "/writable",
-                format!("`{name}` is not a path input"),
+                format!("`{name}` is not an input for a path"),
             ));
         }
         let values = self.values(server, given, place, &mut wrong);
@@ -133,7 +133,7 @@ impl Plan {
                     let name = variable(&field.name);
                     if !texts.is_empty() {
                         let why = format!(
-                            "is a secret, and mcp.json holds none: install it into a project, which stores secrets encrypted, or set {name} in the environment of `toolwharf serve` and leave it out here"
+                            "is a secret, which mcp.json must not contain: install the server into a project, which stores secrets encrypted, or set {name} in the environment of `toolwharf serve` and omit the value here"
                         );
                         wrong.push(Wrong::new(&at, why));
                     }
@@ -146,7 +146,7 @@ impl Plan {
             if field.is_required && texts.is_empty() && !wrong.iter().any(|it| it.pointer == at) {
                 let way_out = match (field.is_secret, place) {
                     (true, Place::File(_)) => format!(
-                        ": set {} in the environment of `toolwharf serve`, or install it into a project, which stores secrets encrypted",
+                        ": set {} in the environment of `toolwharf serve`, or install the server into a project, which stores secrets encrypted",
                         variable(&field.name)
                     ),
                     _ => String::new(),
@@ -162,12 +162,12 @@ impl Plan {
         let Some(url) = self.url.as_ref().and_then(|url| values.one(url)) else {
             wrong.push(Wrong::new(
                 "/remotes",
-                "has a URL with an input that has no value",
+                "has a URL with inputs, and one of them has no value",
             ));
             return None;
         };
         if !self.may_reach(&url) {
-            let must = "must lead to a public https address";
+            let must = "must be a public https address";
             wrong.push(Wrong::new(
                 "/remotes/url",
                 format!("`{}` {must}", model::url_for_display(&url)),
@@ -337,7 +337,7 @@ impl Plan {
         {
             return Ok(());
         }
-        Err("is a path of this host; only an input with the format `filepath` may be one")
+        Err("is a path of this host; only inputs with the format `filepath` may be paths")
     }
 
     /// The place to report for a wrong argument: its first input, or the entry.
@@ -445,8 +445,11 @@ impl Field {
                     is_odd(c, false)
                 }
             };
-            if text.len() > MAX_VALUE_BYTES || text.chars().any(is_fine) {
-                return Err("is too long, or contains invisible characters".to_owned());
+            if text.len() > MAX_VALUE_BYTES {
+                return Err("is longer than 16 KiB".to_owned());
+            }
+            if text.chars().any(is_fine) {
+                return Err("contains invisible characters".to_owned());
             }
             if !self.choices.is_empty() && !self.choices.contains(text) {
                 return Err(format!("must be one of: {}", self.choices.join(", ")));

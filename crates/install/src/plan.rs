@@ -1,7 +1,7 @@
 //! The possible installation plans of a registry entry, with the inputs that each one needs.
 //!
 //! Invariant: in a plan with an empty `refused` list, npm, PyPI and Docker can interpret the names only as packages and
-//! images. Each argument is either the publisher's, for the program itself, or an input.
+//! images. Each argument is either fixed by the publisher and passed to the program itself, or an input.
 
 mod arguments;
 mod inputs;
@@ -20,7 +20,7 @@ use super::{
 
 /// Maximum hosts that an entry may permit, and maximum volumes.
 const MAX_HOSTS: usize = 64;
-/// The publishers whose permissions are used: Toolwharf and ToolHive.
+/// The members of [`PUBLISHER`] whose permissions are used: Toolwharf's and ToolHive's.
 const TOOLWHARF_KEY: &str = "dev.toolwharf";
 const TOOLHIVE_KEY: &str = "io.github.stacklok";
 
@@ -117,7 +117,7 @@ pub struct Plan {
     /// True if the entry requests access to all hosts. That is granted only for the built-in catalogue.
     pub(super) wants_all: bool,
     pub(super) is_open: bool,
-    /// True if the entry's registry is on this machine, so that a server that it names may be, too.
+    /// True if the entry's registry is on this machine. Then the servers that it lists may be on this machine, too.
     pub(super) may_be_local: bool,
 }
 
@@ -290,7 +290,8 @@ impl Plan {
             ]
             .contains(&name.to_ascii_lowercase().as_str());
             if name.is_empty() || !name.bytes().all(token) || is_hop {
-                plan.refuse(format!("{at}/name"), "is not an allowed header name");
+                let why = format!("`{name}` is not an allowed header name");
+                plan.refuse(format!("{at}/name"), why);
             }
             let template = plan.template(&header.input, name);
             plan.headers.push((name.clone(), template));

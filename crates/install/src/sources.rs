@@ -78,17 +78,17 @@ pub struct Listing {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "there is no registry `{0}`: name one of `[registries]` in toolwharf.toml, `built-in`, or give a URL"
+        "there is no registry `{0}`: use a name from `[registries]` in toolwharf.toml, `built-in`, or a URL"
     )]
     NoRegistry(String),
     #[error(
-        "`{0}` cannot be the URL of a registry: use `https://…`, or `http://…` on this machine"
+        "`{0}` is not a valid registry URL: use `https://…` (or `http://…` on this machine) without credentials or a query"
     )]
     Url(String),
-    #[error("no registry lists `{0}`; `toolwharf search` looks for words")]
+    #[error("no registry lists `{0}`; find names with `toolwharf search WORD`")]
     NotFound(String),
     #[error(
-        "several registries or publishers have `{0}`: {1}; give the whole name, and `--registry`"
+        "several registries or publishers have `{0}`: {1}; give the full name, and the registry with `--registry`"
     )]
     Ambiguous(String, String),
     #[error("{0}")]
@@ -232,7 +232,7 @@ impl Catalogue {
         let listing = Listing::read(entry, source)?;
         if listing.document.name != name {
             return Err(Error::Down(format!(
-                "registry `{registry}` returned another entry than `{name}`"
+                "registry `{registry}` returned another entry instead of `{name}`"
             )));
         }
         Ok(vec![listing])
@@ -252,7 +252,7 @@ impl Catalogue {
                     }
                     Ok(None) => found
                         .notices
-                        .push(format!("registry `{name}`: its URL was not found")),
+                        .push(format!("registry `{name}`: its URL returned HTTP 404")),
                     Err(why) => found.notices.push(format!("registry `{name}`: {why}")),
                 }
                 return found;
@@ -275,7 +275,7 @@ impl Catalogue {
                     Ok(Some(answer)) => answer,
                     Ok(None) => {
                         found.notices.push(format!(
-                            "registry `{name}`: its URL does not serve the registry API"
+                            "registry `{name}`: its URL does not serve the registry API (HTTP 404)"
                         ));
                         break;
                     }
@@ -284,7 +284,7 @@ impl Catalogue {
                         break;
                     }
                 };
-                // The registry's own search has matched them, perhaps in fields that are not checked here.
+                // The registry's own search has matched these entries, perhaps in fields that are not checked here.
                 let more = readable(items(&answer.json).iter().take(PAGE_ROWS), source, "");
                 found.listings.extend(more.listings);
                 found.notices.extend(more.notices);
@@ -300,7 +300,7 @@ impl Catalogue {
                 cursor = next.map(str::to_owned);
                 if page == MAX_PAGES {
                     found.notices.push(format!(
-                        "registry `{name}` has more matches: these are the first {} entries",
+                        "registry `{name}` has more matches than these {} entries; narrow the search",
                         found.listings.len()
                     ));
                     break;
@@ -312,7 +312,7 @@ impl Catalogue {
             .await
             .unwrap_or_else(|_| Found {
                 notices: vec![format!(
-                    "registry `{name}` took more than {} s",
+                    "registry `{name}` did not return all pages within {} s",
                     SEARCH_TIMEOUT.as_secs()
                 )],
                 ..Found::default()
@@ -353,11 +353,11 @@ impl Catalogue {
         }
         let room = self.inspections.try_acquire();
         let _room = room.map_err(|_| {
-            format!("cannot be inspected now: {MAX_INSPECTIONS} other bundles are being inspected; try again later")
+            format!("the bundle cannot be inspected now: {MAX_INSPECTIONS} other bundles are being inspected; try again later")
         })?;
         let bundles = self.bundles.clone();
-        let disk =
-            |error: io::Error| format!("cannot be written to {}: {error}", self.bundles.display());
+        let shown = self.bundles.display();
+        let disk = |error: io::Error| format!("the bundle cannot be written to {shown}: {error}");
         let file = spawn_blocking(move || bundle::download_file(&bundles));
         let file = file.await.map_err(|error| disk(error.into()))?;
         let mut file = tokio::fs::File::from_std(file.map_err(disk)?);
@@ -369,7 +369,7 @@ impl Catalogue {
         let Ok(Ok(turn)) = turn.await else {
             let waited = INSPECTION_WAIT.as_secs();
             return Err(format!(
-                "cannot be inspected now: other bundles took longer than {waited} s; try again later"
+                "the bundle cannot be inspected now: other bundles took longer than {waited} s; try again later"
             ));
         };
         let bundles = self.bundles.clone();
@@ -380,7 +380,7 @@ impl Catalogue {
         });
         unpacked
             .await
-            .unwrap_or_else(|_| Err("unpacking the bundle was interrupted".to_owned()))
+            .unwrap_or_else(|_| Err("unpacking the bundle was interrupted; try again".to_owned()))
     }
 }
 
@@ -396,7 +396,7 @@ impl Listing {
         };
         let text = entry.to_string();
         if text.len() > MAX_ENTRY_BYTES {
-            let wrong = Wrong::new("", format!("has more than {} KiB", MAX_ENTRY_BYTES >> 10));
+            let wrong = Wrong::new("", format!("is over {} KiB", MAX_ENTRY_BYTES >> 10));
             return Err(Error::Unfit(name(), vec![wrong]));
         }
         let document = Document::read(entry).map_err(|wrong| Error::Unfit(name(), wrong))?;
@@ -458,7 +458,6 @@ fn is_web(url: &str) -> bool {
     url.starts_with("https://")
 }
 
-/// Returns the registries to use.
 fn chosen(known: &BTreeMap<String, String>, asked: Option<&str>) -> Result<Vec<Source>, Error> {
     let of = |name: &str, url: &str| {
         let bad = || Error::Url(url_for_display(url));
@@ -543,8 +542,12 @@ fn readable<'e>(items: impl Iterator<Item = &'e Value>, source: &Source, word: &
             .map(|wrong| format!(": `{}` {}", wrong.pointer, wrong.detail));
         let place = place.unwrap_or_default();
         let count = refused.len();
+        let registry = match source {
+            Source::BuiltIn => BUILT_IN,
+            Source::Elsewhere { name, .. } => name.as_str(),
+        };
         found.notices.push(format!(
-            "{count} of the entries cannot be used; the first is `{name}`{place}"
+            "registry `{registry}`: {count} of its entries cannot be used; the first is `{name}`{place}"
         ));
     }
     found

@@ -1,4 +1,4 @@
-//! Counts the recent ends of a server, and determines the waits before its restarts.
+//! Counts the recent ends of a server, and determines how long to wait before each restart.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ impl Ladder {
         }
     }
 
-    /// Resets everything.
     pub(super) fn leave(&mut self) {
         self.ends.clear();
         self.rung = None;
@@ -109,7 +108,7 @@ impl Ladder {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        // A double holds 53 of the 64 bits.
+        // The significand of an `f64` has 53 bits.
         (mixed >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - Between two [`Action::Launch`] there is an end event: [`Event::Ended`], [`Event::Refused`], [`Event::Stopped`], or
-//!   [`Event::RuntimeBack`] that found nothing.
-//! - There is at most one timer, and it follows from the state: [`State::timer`].
+//! - Between two [`Action::Launch`] there is always an end event: [`Event::Ended`], [`Event::Refused`],
+//!   [`Event::Stopped`], or [`Event::RuntimeBack`] with no instance alive.
+//! - There is at most one timer, determined by the state ([`State::timer`]).
 //! - An event that has no meaning in a state changes nothing. The table below lists the meanings; a test compares it
 //!   with the code.
 //! - A server that a user stopped is started only by a user. Exception, as in Docker: under `always` it starts with the
@@ -19,10 +19,14 @@
 //!
 //! - Report exactly one of these end events for each launch, once nothing of the instance is left. This includes
 //!   launches that never became ready.
-//! - Report [`Event::RuntimeLost`] before any end that is only assumed.
+//! - If the runtime does not respond and the end is only assumed, report [`Event::RuntimeLost`] first.
 //! - Keep at most one timer: [`Action::SetTimer`] replaces the current one.
 //!
 //! Deliberately absent: tasks, clocks, randomness other than a seed, and calendar times.
+//!
+//! In the table, parentheses list the rules for which a row applies: a process, a server at a URL, a lazy server, a
+//! project's server, or a restart policy. Without parentheses, the row applies to all. *Before answering*: the instance
+//! had not answered the initial requests since its launch.
 //!
 #![doc = include_str!("table.md")]
 
@@ -51,7 +55,7 @@ pub struct State {
     /// Consecutive failed starts.
     failures: u32,
     last: Last,
-    /// The last word of [`Action::Save`].
+    /// The word of the last [`Action::Save`].
     saved: &'static str,
     restarts: u64,
     /// The last reported reason for being blocked.
@@ -67,8 +71,7 @@ pub enum Phase {
     Stopped,
     /// Nothing runs: it crashed, and its policy does not restart it.
     Failed,
-    /// Between [`Action::Launch`] or [`Action::Attach`] and [`Event::Ready`]. Callers wait for the start if it is
-    /// `patient`.
+    /// Between [`Action::Launch`] or [`Action::Attach`] and [`Event::Ready`]. If `patient`, callers wait for the start.
     Starting { patient: bool },
     Running {
         /// When the server became ready or responded again.
@@ -78,12 +81,12 @@ pub enum Phase {
     },
     /// The server runs but does not respond to heartbeats.
     Unresponsive,
-    /// Nothing runs. It is started at this time.
+    /// Nothing runs. The server is started at this time.
     Backoff { until: Instant },
-    /// Nothing runs. It failed to start too often, so that no attempt is made until this time. After that, a caller who
-    /// needs the server triggers one.
+    /// Nothing runs. The server failed to start too often, so no attempt is made until this time. After that, a caller
+    /// who needs the server triggers one.
     Unavailable { until: Instant },
-    /// Nothing runs, and waiting alone does not help. The next check is at this time, if a check may help.
+    /// Nothing runs, and waiting alone does not help. `until`: time of the next check, if a check may help.
     Blocked { until: Option<Instant> },
     /// The instance is being stopped, and the server is started again once it is gone.
     Restarting,
@@ -91,7 +94,7 @@ pub enum Phase {
     Stopping,
     /// The instance is being stopped because it is unused.
     Parting,
-    /// The runtime does not respond, so that it is unknown whether an instance exists.
+    /// The runtime does not respond, so it is unknown whether an instance exists.
     Unknown { goal: Goal },
     /// The instance is being stopped because the gateway stops or the server was removed.
     Ending,
@@ -133,7 +136,6 @@ pub enum Cause {
     Lost,
 }
 
-/// An event in the life of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The gateway started and found the server as an earlier run left it.
@@ -182,12 +184,11 @@ pub enum Event {
     },
 }
 
-/// An action for the runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start an instance, or connect to a remote server. None runs at this moment.
+    /// Start an instance, or connect to a remote server. No instance runs at this moment.
     Launch,
-    /// Connect to the existing instance. The result is [`Event::Ready`] or an end.
+    /// Connect to the existing instance. The result is [`Event::Ready`] or an end event.
     Attach,
     /// Stop the instance or the launch. A later stop can only shorten the grace period.
     Stop {
@@ -197,7 +198,7 @@ pub enum Action {
         at: Instant,
     },
     CancelTimer,
-    /// Remember this word for the next [`Event::Boot`]. Comes first, since later actions may be cut short.
+    /// Remember this word for the next [`Event::Boot`]. It is the first action, because later ones may be interrupted.
     Save(&'static str),
     /// Log this note, and record it as an event of the server.
     Record(Note),
@@ -249,7 +250,7 @@ pub enum Note {
 /// Determines the next state and the actions for an event. Never fails: the module docs list which events are ignored.
 #[must_use]
 pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
-    // A timer that fired is over, even if nothing waited for it.
+    // A timer that has fired is no longer set, even if no phase waited for it.
     let timer = state.timer().filter(|_| event != Event::TimerFired);
     let mut step = Step {
         state,
@@ -274,7 +275,6 @@ pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
     (state, actions)
 }
 
-/// A decision in progress.
 struct Step {
     state: State,
     now: Instant,
@@ -366,7 +366,7 @@ impl Step {
             (Starting { .. } | Running { .. } | Unresponsive, Event::Ended { cause, answered }) => {
                 self.fell(cause, answered)
             }
-            // A gateway may report late which gateways are behind it, and is then refused while it runs.
+            // A gateway may report only later which gateways are behind it. It is then refused while it runs.
             (Running { .. } | Unresponsive, Event::Refused { why, again }) => {
                 self.blocked(why, again)
             }
@@ -498,8 +498,8 @@ impl Step {
         Phase::Blocked { until }
     }
 
-    /// Handles an unexpected end. The restart policy is applied first, then the breaker, then a free restart. If no
-    /// free restart is left, the server waits.
+    /// Handles an unexpected end. The restart policy is applied first, then the circuit breaker, then an immediate
+    /// restart, if one is left. Otherwise, the server waits.
     fn fell(&mut self, cause: Cause, answered: bool) -> Phase {
         let restart = self.state.rules.restart;
         let (again, left) = match &cause {
@@ -568,7 +568,7 @@ impl Step {
                     self.state.last = Last::Failed;
                     return Phase::Failed;
                 }
-                // The runtime is at fault and not the server, so the wait does not grow.
+                // The runtime is at fault and not the server, so the next wait does not grow.
                 self.relaunch(self.state.rules.patient)
             }
             (Goal::Stop, true) => self.stop(RESTART_GRACE, Phase::Stopping),
@@ -639,7 +639,7 @@ impl State {
         }
     }
 
-    /// Automatic restarts since it was last started by a user or with the gateway.
+    /// Number of automatic restarts since the server was last started by a user or with the gateway.
     #[must_use]
     pub fn restarts(&self) -> u64 {
         self.restarts

@@ -4,21 +4,20 @@ use std::time::Duration;
 
 use model::{Breaker, Declared, Origin, RestartPolicy, ServerSpec, Settings, StartPolicy};
 
-/// The rules for one kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub restart: RestartPolicy,
     /// Heartbeats missed in a row before the server counts as unresponsive. 0 counts as 1.
     pub misses: u32,
     pub free: Free,
-    /// The waits after ends without a free restart, in order. The last one repeats.
+    /// The waits before restarts that are not immediate, in order. The last one repeats.
     pub waits: &'static [Duration],
     /// True if each wait is shortened by up to half, so that servers that crashed together do not restart together.
     pub jitter: bool,
     /// Once the server has run this long without interruption, it counts as stable, and the waits start from the
     /// beginning.
     pub stable: Duration,
-    /// `None`: the attempts never end.
+    /// `None`: there is no limit for failed starts.
     pub breaker: Option<Breaker>,
     /// True if the server is started only on demand, and stopped when unused.
     pub lazy: bool,
@@ -26,7 +25,7 @@ pub struct Rules {
     pub patient: bool,
 }
 
-/// Ends that are followed by an immediate restart.
+/// Free restarts: ends that are followed by an immediate restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free {
     /// Maximum number within [`Rules::RESTART_WINDOW`].
@@ -41,7 +40,7 @@ pub enum Earned {
     Always,
     /// The end of an instance that had responded since its launch.
     Answered,
-    /// The end of a connection that lasted this long.
+    /// The end of a connection that lasted at least this long.
     Held(Duration),
 }
 
@@ -54,7 +53,7 @@ impl Earned {
         }
     }
 
-    /// Returns whether an earned free restart skips the wait if the server ran longer than its last wait.
+    /// Returns whether a server that ran longer than its last wait is restarted immediately again.
     pub(super) fn forgives(self) -> bool {
         self == Self::Answered
     }
@@ -122,7 +121,6 @@ impl Rules {
 }
 
 impl Rules {
-    /// The rules for a server.
     #[must_use]
     pub fn of(spec: &ServerSpec, settings: &Settings) -> Self {
         let rules = match (spec.declared, &spec.origin) {

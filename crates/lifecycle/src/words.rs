@@ -26,7 +26,6 @@ impl Phase {
 }
 
 impl Note {
-    /// The kind of the event.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -73,14 +72,14 @@ impl fmt::Display for Note {
             Self::Exited => f.write_str("it ended with exit code 0"),
             Self::Backoff { rung, wait, ends } => {
                 match (*rung, *ends) {
-                    (1, 0) => f.write_str("it is not up")?,
+                    (1, 0) => f.write_str("it is not available")?,
                     (1, ends) => write!(
                         f,
                         "it ended more than {ends} times in {} s",
                         Rules::RESTART_WINDOW.as_secs()
                     )?,
-                    (2, _) => f.write_str("it did not stay up after a wait")?,
-                    (rung, _) => write!(f, "it did not stay up after {} waits", rung - 1)?,
+                    (2, _) => f.write_str("it failed again after a wait")?,
+                    (rung, _) => write!(f, "it failed again after {} waits", rung - 1)?,
                 }
                 write!(f, "; next attempt in {}", Seconds(*wait))
             }

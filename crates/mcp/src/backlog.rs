@@ -165,7 +165,9 @@ impl Account {
         self.cut.store(true, Ordering::SeqCst);
         let bytes = self.bytes.load(Ordering::Relaxed);
         self.take(usize::MAX);
-        tracing::warn!("cut off a client that does not read: {bytes} bytes wait for it");
+        tracing::warn!(
+            "disconnected a client that does not read its messages: {bytes} bytes were waiting"
+        );
         self.waker.wake();
         if let Some(on_cut) = self.on_cut.get() {
             on_cut();

@@ -1,6 +1,6 @@
 //! Translation between the eras: adapts a message so that the other side understands it.
 //!
-//! Pure functions over frames. Messages between peers of the same era are left alone. The translation covers the
+//! Pure functions over frames. Messages between peers of the same era are not changed. The translation covers the
 //! protocol's `_meta` keys, `resultType`, `ttlMs`, `cacheScope`, `inputResponses`, `requestState`, and error codes that
 //! exist in one era only.
 

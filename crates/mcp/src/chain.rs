@@ -51,10 +51,13 @@ pub struct Behind {
 pub enum Blocked {
     #[error("it is this Toolwharf itself; remove the entry")]
     Itself,
-    #[error("it leads back to this Toolwharf through another one; remove the entry here or there")]
+    #[error(
+        "it leads back to this Toolwharf through another one; remove the entry in one of the two"
+    )]
     Circle,
     #[error(
-        "it starts a chain of {depth} Toolwharfs, with {above} before it; at most {MAX_HOPS} hops are allowed"
+        "it leads to a chain of {depth} Toolwharfs, behind {above} others; at most {MAX_HOPS} hops are allowed; \
+         remove the entry"
     )]
     TooLong { depth: usize, above: usize },
     #[error("{0}")]
@@ -106,8 +109,8 @@ impl Chain {
     pub fn refusal(&self) -> Option<String> {
         if self.above.iter().any(|name| self.is_own(name)) {
             return Some(
-                "it is this Toolwharf itself: it uses the same data directory; remove the entry, or give the \
-                 other one another --data-dir"
+                "it is this Toolwharf itself: it uses the same data directory; remove the entry, or start the \
+                 other Toolwharf with another --data-dir"
                     .to_owned(),
             );
         }

@@ -12,8 +12,8 @@ use crate::{
     protocol::method,
 };
 
-/// The `requestState` of a request that is retried after its URLs were opened. It carries no information: a client that
-/// invents it only makes the request again, which any client may do.
+/// The `requestState` of a request that is retried after its URLs were opened. It carries no information, so a client
+/// that forges it only repeats its request, which is allowed.
 pub const STATE: &str = "twh-url";
 
 /// Returns true if these `elicitation/create` params ask for a URL to be opened.

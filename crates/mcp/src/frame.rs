@@ -96,7 +96,7 @@ pub struct Invalid {
 pub enum Reason {
     #[error("{0}")]
     Json(#[from] Fault),
-    #[error("a JSON-RPC message is an object")]
+    #[error("a JSON-RPC message must be an object")]
     NotAnObject,
     #[error("key {found:?} must be written {expected:?}")]
     FoldedKey {
@@ -592,7 +592,7 @@ mod tests {
     fn refuses_with_the_reason_and_the_id() {
         // Columns: id, reason, message.
         let table = r#"
-            - | a JSON-RPC message is an object | []
+            - | a JSON-RPC message must be an object | []
             4 | duplicate key "result" | {"jsonrpc":"2.0","id":4,"result":{},"result":{}}
             4 | key "Method" must be written "method" | {"jsonrpc":"2.0","id":4,"method":"a","Method":"b"}
             4 | key "paramſ" must be written "params" | {"jsonrpc":"2.0","id":4,"method":"a","paramſ":{}}

@@ -9,8 +9,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 
-/// Size of a piece. The allocator returns a freed piece of this size to the system as a whole, whichever thread frees
-/// it.
+/// Size of a piece. The allocator returns a freed piece of this size to the system as a whole, on any thread.
 const PIECE_BYTES: usize = 1 << 20;
 /// A buffer of this size grows to a full piece at once.
 const SMALL_BYTES: usize = PIECE_BYTES / 8;
@@ -98,7 +97,7 @@ impl Gather {
             let (now, then) = part.split_at(part.len().min(size - self.last.len()));
             let (length, capacity) = (self.last.len(), self.last.capacity());
             if capacity - length < now.len() {
-                // Doubles a few times, then grows to a whole piece. Only the written part of it costs memory.
+                // Doubles a few times, then grows to a whole piece. Only the written part of a piece costs memory.
                 let grown = if capacity < SMALL_BYTES {
                     2 * capacity
                 } else {

@@ -46,7 +46,7 @@ pub fn encode_header(value: &str) -> HeaderValue {
     })
 }
 
-/// Decodes a header. `None` if it has characters that are invalid in a header, or broken Base64.
+/// Decodes a header. `None` if the value has characters that are invalid in a header, or broken Base64.
 #[must_use]
 pub fn decode_header(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let text = value.to_str().ok()?;
@@ -155,7 +155,7 @@ impl ParamHeaders {
 }
 
 impl Param {
-    /// The argument's JSON text. `None` if it is absent or null.
+    /// The argument's JSON text. `None` if the argument is absent or null.
     fn value<'a>(&self, arguments: &'a [u8]) -> Option<&'a [u8]> {
         let (last, parents) = self.path.split_last()?;
         let mut object = Object::of(arguments)?;
@@ -233,7 +233,7 @@ impl Reading<'_> {
     /// Walks a schema. `path`: the `properties` keys that lead to it; `None` if it is reached in any other way.
     fn schema(&mut self, at: Span, path: Option<&[String]>, depth: usize) -> Result<(), String> {
         if depth > MAX_SCHEMA_DEPTH {
-            return Err(format!("the schema is deeper than {MAX_SCHEMA_DEPTH}"));
+            return Err(format!("the schema has over {MAX_SCHEMA_DEPTH} levels"));
         }
         let text = self.text;
         let Some(object) = Object::at(text, at.clone()) else {
@@ -251,7 +251,7 @@ impl Reading<'_> {
                         return Err(format!("`{ANNOTATION}` {} appears twice", param.header));
                     }
                     if self.found.len() == MAX_PARAMS {
-                        return Err(format!("more than {MAX_PARAMS} `{ANNOTATION}`"));
+                        return Err(format!("more than {MAX_PARAMS} `{ANNOTATION}` annotations"));
                     }
                     self.found.push(param);
                 }

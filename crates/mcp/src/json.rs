@@ -19,7 +19,7 @@ pub type Span = Range<usize>;
 
 /// Decodes a string from the text between its quotes.
 ///
-/// An invalid string body is returned unchanged, decoded lossily.
+/// Escapes in an invalid string body stay as they are. Invalid UTF-8 is replaced.
 #[must_use]
 pub fn unescape(body: &[u8]) -> Cow<'_, str> {
     if memchr::memchr(b'\\', body).is_none() {
@@ -262,7 +262,7 @@ pub fn as_string(raw: &[u8]) -> Option<Cow<'_, str>> {
     (raw.len() >= 2 && raw[0] == b'"').then(|| unescape(&raw[1..raw.len() - 1]))
 }
 
-/// Edits to a text. Each replaces one span; spans do not overlap.
+/// Edits to a text. Each edit replaces one span; spans do not overlap.
 #[derive(Default)]
 pub struct Splice<'a> {
     edits: Vec<(Span, Cow<'a, [u8]>)>,

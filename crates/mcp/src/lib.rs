@@ -3,10 +3,10 @@
 //!
 //! Invariants:
 //! - A frame is text that was validated once ([`json::validate`]) and is then edited by splicing, never re-serialised:
-//!   whatever a rewrite does not touch stays byte for byte the same.
+//!   parts that a rewrite does not touch stay byte for byte the same.
 //! - Every queue, line, body, table and wait is bounded. The documentation of each bound says what happens when it is
 //!   reached.
-//! - Nothing here knows processes, projects or SQL.
+//! - Deliberately absent: processes, projects and SQL.
 
 pub mod backlog;
 pub mod bridge;

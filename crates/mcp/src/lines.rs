@@ -1,7 +1,7 @@
 //! Messages as lines over a byte stream, of bounded length (2026-07-28 basic/transports/stdio).
 //!
 //! A line that does not fit into one read is gathered ([`Gather`]). A line over the limit is reported at once, because
-//! its end may never come.
+//! it may never end.
 
 use std::{io, time::Duration};
 
@@ -21,7 +21,7 @@ pub enum Line {
     TooLong { head: Bytes },
 }
 
-/// Maximum duration of an overlong line. After it, the stream counts as broken.
+/// Maximum duration of an overlong line. If the line is still not complete, the stream counts as broken.
 const MAX_SKIP_TIME: Duration = Duration::from_secs(30);
 
 /// Facts read from the beginning of a message: its members up to the first that is an object, an array or cut off.
@@ -132,7 +132,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             let mut room = READ_BYTES;
             if let Some(since) = self.skipping {
                 if since.elapsed() > MAX_SKIP_TIME {
-                    let why = format!("a line of more than {} bytes does not end", self.max_line);
+                    let (most, limit) = (self.max_line, MAX_SKIP_TIME.as_secs());
+                    let why = format!("a line over {most} bytes did not end within {limit} s");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
                 self.buffer.clear();

@@ -87,7 +87,7 @@ impl Outbox {
         wake(state);
     }
 
-    /// Adds a message. Returns `false` if it was not accepted.
+    /// Adds a message. Returns `false` if the message was not accepted.
     pub fn push(&self, weight: Weight, message: Bytes) -> bool {
         let mut state = self.state.lock();
         if state.closed {
@@ -158,7 +158,6 @@ impl Outbox {
         wake(state);
     }
 
-    /// Returns true if the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.state.lock().waiting.is_empty()

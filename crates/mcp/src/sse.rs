@@ -6,7 +6,6 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::gather::{self, Gather};
 
-/// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
     /// The event type. Empty means `message`.
@@ -85,7 +84,6 @@ impl Parser {
         }
     }
 
-    /// Adds input.
     pub fn push(&mut self, chunk: Bytes) {
         self.input = if self.input.is_empty() {
             chunk

@@ -95,7 +95,7 @@ pub fn creation(result: &Frame, from: Era, to: Era, id: &str) -> Option<String> 
     })
 }
 
-/// Replaces a task's id wherever a result or message contains it.
+/// Replaces a task's id everywhere in a result or message.
 pub fn rename(frame: &Frame, id: &str, splice: &mut Splice<'_>) {
     let Some(object) = frame.object() else { return };
     let related = object

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// addresses (RFC 6890).
 ///
 /// An IPv6 address that contains an IPv4 address is as public as that one. Addresses outside of global unicast space
-/// are not public. Neither are the few services in `192.0.0.0/24` and `2001::/23` that the registries call global: no
-/// server is there.
+/// are not public. The services in `192.0.0.0/24` and `2001::/23` that the registries call global are not public
+/// either, because no server has such an address.
 #[must_use]
 pub fn is_public(ip: IpAddr) -> bool {
     match ip {
@@ -98,7 +98,7 @@ mod tests {
             let (inside, outside) = ([first, last], [before, after]);
             check(false, &inside);
             check(true, &outside);
-            // An IPv6 address that contains one of them gives the same result.
+            // An IPv6 address that contains one of these IPv4 addresses gives the same result.
             for (ips, expected) in [(inside, false), (outside, true)] {
                 for ip in ips.iter().filter_map(|ip| ip.parse::<Ipv4Addr>().ok()) {
                     let [a, b, c, d] = ip.octets();

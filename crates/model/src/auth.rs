@@ -20,7 +20,7 @@ pub struct OidcSettings {
     /// Toolwharf's own client id at the issuer. If set, users can sign in with a browser.
     pub client_id: Option<String>,
     pub client_secret: Option<Hidden>,
-    /// The access rules. A user has all roles of the matching rules, and no access without one.
+    /// The access rules. A user has the roles of all matching rules, and no access without a matching rule.
     pub access: Vec<AccessRule>,
 }
 

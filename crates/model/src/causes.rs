@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// An error and its sources, outermost first, on one line. Omits a source that the text already contains, because many
-/// errors repeat theirs.
+/// errors repeat their source.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

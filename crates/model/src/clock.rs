@@ -23,9 +23,8 @@ pub fn ahead() -> i64 {
     AHEAD.load(Ordering::Relaxed)
 }
 
-/// Updates the offset from a database time that was read between two times of this machine. The known offset stays if
-/// it is consistent with the reading, because a slow response says little, and so that two synchronous clocks stay
-/// equal.
+/// Updates the offset from a database time that was read between two times of this machine. If the known offset is
+/// consistent with the reading, it stays: a slow response is imprecise, and synchronous clocks should stay equal.
 pub fn agree(database: SystemTime, before: SystemTime, after: SystemTime) {
     let (least, most) = (micros(database, after), micros(database, before));
     // If `least` is greater than `most`, this machine's clock was set during the reading.
@@ -68,7 +67,7 @@ mod tests {
             (at(1300), at(1002), at(1008), 295 * second),
             (at(1300), at(1000), at(1008), 295 * second),
             (at(1300), at(1000), at(1000), 300 * second),
-            // This machine's clock was set during the reading.
+            // This machine's clock was changed during the reading.
             (at(1300), at(2000), at(1000), 300 * second),
             (at(700), at(1000), at(1002), -301 * second),
             (at(1000), at(1000), at(1000), 0),

@@ -1,4 +1,4 @@
-//! A text that is not shown.
+//! Secrets that are never shown or logged.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl Hidden {
         Self(text.into())
     }
 
-    /// Returns the secret, for the place that needs it.
+    /// Returns the secret. Call this only where the secret is used.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -217,7 +217,7 @@ macro_rules! parsed {
     )*};
 }
 
-// Four types with the same methods. A generic newtype would allow mixing them up.
+// Four types with the same methods. One generic newtype would allow mixing up the four.
 string_like!(ServerName, ProjectId, NativeName, ExposedName);
 parsed!(ServerName, ProjectId, ToolRef);
 

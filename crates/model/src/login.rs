@@ -16,12 +16,12 @@ use crate::Hidden;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoginMode {
-    /// None. A server that requires a token gets none.
+    /// No sign-in: requests contain no token, even if the server requires one.
     None,
     /// One sign-in, made by an administrator, for all callers of the project.
     #[default]
     Shared,
-    /// The caller's.
+    /// One sign-in for each caller.
     User,
 }
 
@@ -32,7 +32,7 @@ pub enum Grant {
     /// A user signs in.
     #[default]
     AuthorizationCode,
-    /// No user is involved. The issuer knows the client itself.
+    /// No user is involved. The issuer grants access to the client itself.
     ClientCredentials,
     /// No user is involved. The issuer trusts the party that made an [`Assertion`].
     JwtBearer,
@@ -49,8 +49,8 @@ impl Grant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assertion {
     pub text: AssertionText,
-    /// The identity provider that exchanges it (it is then an ID token) for an assertion to the server's issuer
-    /// (ID-JAG). `None`: it is already meant for the server's issuer.
+    /// The identity provider that exchanges the text, an ID token, for an assertion to the server's issuer (ID-JAG).
+    /// `None`: the text is already an assertion to the server's issuer.
     pub idp: Option<Idp>,
 }
 
@@ -58,7 +58,7 @@ pub struct Assertion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssertionText {
     Is(Hidden),
-    /// Read from a file on the host each time.
+    /// The path of a file on the host, which is read each time a token is needed.
     File(PathBuf),
 }
 

@@ -10,7 +10,7 @@
 //!
 //! No server can take another server's name. A name that begins with `server__` belongs to that server alone (if both
 //! `a` and `a__b` fit, to the server with the longer name). A tool of another server never gets such a name, even if
-//! the owner has no such tool. So `server__tool` always leads to that server, whatever the others list, and under
+//! the owner has no such tool. So `server__tool` always leads to that server, whatever other servers list, and under
 //! `AlwaysPrefix` a name depends only on the server, its tool, and the names of the other servers.
 //!
 //! The algorithm gives each name a rung on a ladder:
@@ -113,7 +113,7 @@ fn pairs(servers: &[(ServerName, Vec<NativeName>)]) -> Vec<Pair<'_>> {
         .collect()
 }
 
-/// The names of all servers. They determine which server an exposed name belongs to.
+/// The names of all servers. They determine to which server an exposed name belongs.
 #[derive(Clone, Debug, Default)]
 pub struct Labels<'a>(HashSet<&'a str>);
 
@@ -130,7 +130,7 @@ impl<'a> Labels<'a> {
     #[must_use]
     pub fn owner<'n>(&self, name: &'n str) -> Option<(&'n str, &'n str)> {
         let mut end = name.len();
-        // Searches from the end, because the longest server name counts. Two separators may share a character.
+        // Searches from the end, because the longest server name counts. Separators may overlap, as in `___`.
         while let Some(at) = name[..end].rfind(SEPARATOR) {
             let (label, rest) = (&name[..at], &name[at + SEPARATOR.len()..]);
             if self.0.contains(label) {
@@ -247,9 +247,8 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Moves all clashing names up by one rung until no two clash. This ends, because each round moves at least one
-    /// name up and the last rung is unique: it is the whole hash of a unique pair, and any other name equal to it
-    /// climbs away.
+    /// Moves all clashing names up by one rung until no two clash. This terminates, because each round moves at least
+    /// one name up. The last rung is the whole hash of a unique pair, and any other name that equals it climbs.
     fn climb(mut self) -> Vec<Named> {
         loop {
             // The number of pairs with a name, and how many of these use their native name.
@@ -263,7 +262,7 @@ impl<'a> Ladder<'a> {
             let climbs = |(rung, name): &(Rung, String)| match (rung, count[name.as_str()]) {
                 (Rung::OnlyHash, _) | (_, (1, _)) => false,
                 (Rung::Native, _) => true,
-                // Gives way to another prefixed name, but not to a native name, which can still climb.
+                // Climbs unless it clashes with a native name, which climbs instead.
                 (_, (_, native)) => native == 0,
             };
             let clashing: Vec<usize> = (0..self.places.len())
@@ -281,7 +280,7 @@ impl<'a> Ladder<'a> {
     }
 }
 
-/// Finds the first rung from this one on whose name does not belong to another server and does not look as if it did.
+/// Finds the first rung, from `rung` on, whose name belongs to the pair's own server, or to no server by construction.
 fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>) -> (Rung, String) {
     loop {
         let name = pair.on(rung);
@@ -333,7 +332,7 @@ fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Cla
         .collect();
     let mut clashes = Vec::new();
     for pair in &pairs {
-        // A name with another server's prefix is also the name of that server's tool.
+        // A name with another server's prefix also leads to that server's tool.
         let owner = labels.owner(pair.native.as_str());
         let owner = owner.filter(|owner| owner.0 != pair.server.as_str() && known.contains(owner));
         let owner =

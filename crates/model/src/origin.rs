@@ -10,14 +10,12 @@ use std::sync::Arc;
 
 use crate::{Login, LoginVariables, Packages, Sandbox};
 
-/// The origin of a server's instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Remote(Remote),
     Launch(Arc<Launch>),
 }
 
-/// A remote endpoint.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Remote {
     pub url: String,
@@ -47,7 +45,6 @@ pub struct Launch {
     pub version: Option<String>,
 }
 
-/// The program to start.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Program {
     /// A program on this host.

@@ -84,8 +84,8 @@ pub enum Pinning {
     Off,
 }
 
-/// The package version for a server that `npx` or `uvx` starts directly on the host. In a sandbox it is always the
-/// pinned one.
+/// The package version of a server that `npx` or `uvx` starts directly on the host. In a sandbox, the version is always
+/// pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packages {

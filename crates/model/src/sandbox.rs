@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Provider;
 
-/// The sandbox of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     /// Never reused, of `[a-z0-9-]`. Containers, cgroups and volumes are named after it.
@@ -39,7 +38,6 @@ pub struct Port {
     pub host: Option<u16>,
 }
 
-/// A bind mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     pub host: PathBuf,
@@ -48,14 +46,13 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// Resource limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimits {
     /// Thousandths of a core.
     pub cpu_millis: u32,
     /// Bytes, including swap.
     pub memory: u64,
-    /// Bytes, over everything that the server can write to.
+    /// Bytes, in total over everything that the server can write to.
     pub disk: u64,
     /// Processes and threads.
     pub pids: u32,

@@ -1,6 +1,6 @@
 //! The configuration of a server, before it runs.
 //!
-//! Invariants: two specs are equal exactly if a hot reload may leave the running instance alone, and `Debug` shows no
+//! Invariants: two specs are equal if and only if a hot reload can keep the running instance, and `Debug` shows no
 //! secrets. Deliberately absent: any state of the instance.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,6 @@ use crate::{
     ProjectId, Reach, RestartPolicy, Sandbox, ServerKey, ServerName, Sharing,
 };
 
-/// The replacement for a secret.
 const REDACTED: &str = "[secret]";
 /// Shorter values are too common to search for.
 const MIN_SECRET_BYTES: usize = 4;
@@ -38,18 +37,15 @@ fn is_secretive(name: &str) -> bool {
     .any(|word| name.contains(word))
 }
 
-/// The place where a server is declared. The order applies to servers that are visible together.
+/// The place where a server is declared. Lists of all servers are in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Declared {
-    /// In the configuration file.
     File,
     /// Registered as a hosted server, which is kept running.
     Registered,
-    /// In a project.
     Project,
 }
 
-/// A configured server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
     pub name: ServerName,
@@ -71,7 +67,7 @@ pub struct ServerSpec {
     pub disabled_tools: BTreeSet<NativeName>,
     /// The projects that see the server. If empty: all projects that see servers of the configuration file.
     pub projects: BTreeSet<ProjectId>,
-    /// Why it cannot be started or reached, for instance because a secret is not set.
+    /// Why the server cannot be started or reached, such as a secret that is not set.
     pub unusable: Option<String>,
     /// True: it starts only at its first use. `None`: decided by its kind and the settings.
     pub lazy: Option<bool>,

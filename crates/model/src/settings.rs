@@ -25,8 +25,8 @@ pub struct Settings {
     pub pinning: Pinning,
     /// Additional `Origin` values that browsers may send. Exact match. Loopback origins are always allowed.
     pub allowed_origins: BTreeSet<String>,
-    /// Additional `Host` values. Those of loopback and of `listen` are always allowed. Without a port, any port
-    /// matches.
+    /// Additional `Host` values. Loopback names and the address in `listen` are always allowed. A value without a port
+    /// matches any port.
     pub allowed_hosts: BTreeSet<String>,
     /// The directory for state. `None`: the user's data directory.
     pub data_dir: Option<PathBuf>,
@@ -271,7 +271,7 @@ pub enum LogFormat {
 /// Settings for several gateways on one Postgres.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// If the database has not received a heartbeat for this time, the replica is lost and its leases are free.
+    /// If the database receives no heartbeat for this time, the replica counts as lost, and its leases become free.
     pub lease: Duration,
     /// The address where this replica listens for the others. `None`: its address toward the database, on a free port.
     pub listen: Option<SocketAddr>,
@@ -285,7 +285,7 @@ pub enum RunBy {
     /// Each replica that needs it.
     #[default]
     Each,
-    /// The first replica that needs it. The other replicas use it on that one.
+    /// The first replica that needs the server. The other replicas use it through that replica.
     One,
 }
 
@@ -373,7 +373,8 @@ impl Default for HostingSettings {
 impl KubernetesSettings {
     /// The default user of servers, and the default group of their volumes.
     pub const USER: u32 = 65_532;
-    /// The user of the inspection container in a pod. It is above the range for servers, so no server can kill it.
+    /// The user of the inspection container in a pod. Its id is above the range for servers, so no server can kill the
+    /// container's processes.
     pub const LOOKER: u32 = 2_000_000_001;
 }
 

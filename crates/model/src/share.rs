@@ -2,8 +2,8 @@
 
 /// Returns whether a user with `held` of `most` items may have one more, if `total` items are in use.
 ///
-/// A user who holds four times the number of free items gets no more. One user alone can have 4/5 of the items, two can
-/// have 4/9 each, and something always remains for the next one.
+/// A user who holds at least four times as many items as are free gets no more. One user alone can have 4/5 of the
+/// items, two can have 4/9 each, and some items always remain for the next user.
 #[must_use]
 pub fn fair_share(held: usize, total: usize, most: usize) -> bool {
     held < most.saturating_sub(total).saturating_mul(4)

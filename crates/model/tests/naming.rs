@@ -84,12 +84,12 @@ fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
     );
 }
 
-/// A name with the prefix of another server is never given away. Otherwise the name would lead to another tool as soon
-/// as its owner needs it.
+/// A name with another server's prefix is given to no other server. Otherwise the name would lead to another tool as
+/// soon as its owner needs it.
 #[test]
 fn preserve_gives_no_server_what_belongs_to_another() {
     check(Preserve, &[("b", &[]), ("bx", &["b__y"])], &["bx__b__y"]);
-    // The owner needs the name because two tools are called `y`, or because one of its tools has that name.
+    // The owner `b` needs the name, because two tools are called `y`, or because its own tool is called `b__y`.
     for tool in ["y", "b__y"] {
         let servers = input(&[("a", &["y"]), ("b", &[tool]), ("bx", &["b__y"])]);
         naming::assign(&servers, Preserve).unwrap_err();
@@ -108,7 +108,7 @@ fn always_prefix_cannot_be_captured() {
         &servers,
         &["a_b_env_d1644340891ed72b", "a__x", "a__b__env"],
     );
-    // Later servers cannot capture a name either, nor can names that only look the same after replacement.
+    // A server that is added later cannot capture a name, nor can a name that is equal only after replacement.
     for env in [&["env"][..], &[]] {
         let names = input(&[("a", &["b__env", "b__e.nv"]), ("a__b", env), ("a_", &["b"])]);
         let names = naming::assign(&names, AlwaysPrefix).unwrap();

@@ -80,7 +80,7 @@ pub async fn exchange(
     if !response.status().is_success() {
         let (_, said) = refusal(&response);
         let issuer = excerpt(&idp.issuer);
-        let what = format!("the identity provider {issuer} refused: {said}");
+        let what = format!("the identity provider {issuer} refused the token exchange: {said}");
         return Err(Error::new(Code::Refused, what));
     }
     let answer = serde_json::from_slice::<Answer>(response.body()).ok();

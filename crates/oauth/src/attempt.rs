@@ -79,7 +79,7 @@ impl Callback {
             None if metadata.authorization_response_iss_parameter_supported => {
                 let issuer = excerpt(&metadata.issuer);
                 return wrong(format!(
-                    "the redirect does not name its issuer, although the metadata of {issuer} promises that"
+                    "the redirect does not name its issuer (`iss`), although the metadata of {issuer} says that it would"
                 ));
             }
             _ => {}
@@ -92,7 +92,7 @@ impl Callback {
         }
         match self.code {
             Some(code) => Ok(code),
-            None => wrong("the redirect contains no code".to_owned()),
+            None => wrong("the redirect contains neither a code nor an error".to_owned()),
         }
     }
 }
@@ -124,7 +124,7 @@ pub fn authorization_url(
 }
 
 impl Attempt {
-    /// Starts a sign-in. Returns it and the URL for the browser.
+    /// Starts a sign-in. Returns the attempt and the URL for the browser.
     ///
     /// # Errors
     /// The issuer does not support this kind of sign-in, or does not declare PKCE support (2026-07-28
@@ -193,7 +193,7 @@ impl Attempt {
         login: &Login,
     ) -> Result<Tokens, Error> {
         if callback.state.as_deref() != Some(&self.state) {
-            let what = "the redirect belongs to another sign-in";
+            let what = "the redirect belongs to another sign-in; sign in again";
             return Err(Error::new(Code::WrongRedirect, what));
         }
         let code = callback.code(&self.discovery.metadata)?;

@@ -32,7 +32,7 @@ impl Challenge {
                 return challenge;
             }
             let Some(value) = after.trim_start().strip_prefix('=') else {
-                // This word is a scheme. The following parameters belong to it.
+                // This word is a scheme, to which the following parameters belong.
                 let is_dpop = name.eq_ignore_ascii_case("dpop");
                 challenge.is_dpop |= is_dpop;
                 is_ours = is_dpop || name.eq_ignore_ascii_case("bearer");
@@ -60,7 +60,7 @@ impl Challenge {
     }
 }
 
-/// Reads a token or a quoted string (RFC 9110, 5.6). Returns it and the rest.
+/// Reads a token or a quoted string (RFC 9110, 5.6). Returns its value and the rest of the text.
 fn value_of(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', ' ', '\t']).unwrap_or(text.len());

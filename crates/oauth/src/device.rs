@@ -68,7 +68,7 @@ impl Device {
             let issuer = excerpt(&metadata.issuer);
             return Err(Error::new(
                 Code::Denied,
-                format!("the issuer {issuer} refused: {said}"),
+                format!("the issuer {issuer} refused the device sign-in: {said}"),
             ));
         }
         let device: Self = serde_json::from_slice(response.body())

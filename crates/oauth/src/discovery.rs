@@ -21,12 +21,12 @@ const MAX_LISTED_SCOPES: usize = 100;
 /// Everything needed before a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// The resource to request tokens for (RFC 8707), unless the entry turns that off.
+    /// The resource to request tokens for (RFC 8707); `None` if the entry turns it off, or without a server.
     pub resource: Option<String>,
     pub metadata: Metadata,
     /// The scopes to request.
     pub scopes: Vec<String>,
-    /// True if tokens are requested that are bound to a key: both the server and the issuer support that (RFC 9449).
+    /// True if requested tokens are bound to a key, because both the server and the issuer support that (RFC 9449).
     #[serde(default)]
     pub dpop: bool,
 }
@@ -41,8 +41,11 @@ pub async fn discover(
     login: &Login,
     challenge: &Challenge,
 ) -> Result<Discovery, Error> {
-    let server = Url::parse(url)
-        .map_err(|_| Error::new(Code::Unsupported, "the server's URL is invalid"))?;
+    let server = Url::parse(url).map_err(|error| {
+        let shown = excerpt(&model::url_for_display(url));
+        let what = format!("the server's URL `{shown}` is invalid: {error}");
+        Error::new(Code::Unsupported, what)
+    })?;
     let mut plain = server.clone();
     plain.set_fragment(None);
     let found = protected(http, &plain, challenge).await?;
@@ -80,7 +83,7 @@ pub async fn discover_issuer(http: &dyn Http, login: &Login) -> Result<Discovery
         (Some(endpoints), _) => Metadata::of_endpoints(issuer, endpoints),
         (None, Some(issuer)) => of_issuer(http, issuer).await?,
         (None, None) => {
-            let what = "the login has neither an issuer nor endpoints";
+            let what = "the `login` has neither `issuer` nor `endpoints`; set one of them";
             return Err(Error::new(Code::Unsupported, what));
         }
     };
@@ -242,7 +245,7 @@ async fn of_origin(http: &dyn Http, server: &Url) -> Result<Metadata, Error> {
     let own = server.origin().ascii_serialization();
     if metadata.issuer.trim_end_matches('/') != own {
         let what = format!(
-            "the metadata of {own} is for the issuer `{}`",
+            "the metadata of {own} is for another issuer, `{}`",
             excerpt(&metadata.issuer)
         );
         return Err(Error::new(Code::Mismatch, what));

@@ -61,7 +61,7 @@ impl Error {
         Self { code, what }
     }
 
-    /// Returns true if a retry may succeed without anyone's help.
+    /// Returns true if a retry may succeed without user action.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         self.code == Code::Unreachable

@@ -1,9 +1,9 @@
-//! Toolwharf as an OAuth client: sign-in to servers, which is MCP authorization from 2025-03-26 to 2026-07-28, and the
-//! requests with which `auth` lets people sign in at an OpenID Connect issuer.
+//! An OAuth client for sign-in to servers (MCP authorization, 2025-03-26 to 2026-07-28). `auth` also uses its requests
+//! to let people sign in at an OpenID Connect issuer.
 //!
 //! [`discover`] finds the authorization server of a protected server, [`identify`] chooses or registers the client,
-//! [`Attempt`] is a sign-in through a browser, [`device`] one without, and [`token`] makes the requests to the token
-//! endpoint.
+//! [`Attempt`] is a sign-in through a browser, [`device`] is one on another device, and [`token`] makes the requests to
+//! the token endpoint.
 //!
 //! Invariants: everything that a server or an issuer sends is bounded; errors show only printable excerpts of it. No
 //! error and no `Debug` contains a token, a code, a verifier or a secret. Issuers are compared character by character

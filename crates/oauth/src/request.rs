@@ -76,7 +76,7 @@ pub fn parsed<T: DeserializeOwned>(url: &Url, response: &Response<Bytes>) -> Res
         return Err(unreadable(url, &format!("it answered HTTP {status}")));
     }
     let read = serde_json::from_slice(response.body());
-    let why = "its response is not the JSON document that is expected";
+    let why = "its response is not the expected JSON document";
     read.map_err(|_| unreadable(url, why))
 }
 
@@ -140,7 +140,7 @@ async fn send(
     url: &Url,
     request: http::Result<Request<Bytes>>,
 ) -> Result<Response<Bytes>, Error> {
-    let request = request.map_err(|_| unreadable(url, "its URL cannot be requested"))?;
+    let request = request.map_err(|error| unreadable(url, &format!("invalid request: {error}")))?;
     let answer = http.send(request).await;
     answer.map_err(|why| unreadable(url, &why))
 }

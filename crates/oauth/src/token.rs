@@ -170,7 +170,10 @@ async fn bound(
     Err(match error.as_deref() {
         Some(error) if !status.is_server_error() && !is_passing(status, error) => {
             let issuer = excerpt(&discovery.metadata.issuer);
-            Error::new(refused, format!("the issuer {issuer} refused: {said}"))
+            Error::new(
+                refused,
+                format!("the issuer {issuer} refused the token request: {said}"),
+            )
         }
         None if status.is_success() => unreadable(&place, "its response contains no bearer token"),
         _ => unreadable(&place, &format!("it answered {said}")),

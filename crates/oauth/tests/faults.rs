@@ -120,7 +120,7 @@ async fn discovered(script: &Script, login: &Login) -> Result<Discovery, Error> 
     oauth::discover(script, SERVER, login, &Challenge::default()).await
 }
 
-/// Starts a sign-in. Returns it and the URL for the browser.
+/// Starts a sign-in. Returns the attempt and the URL for the browser.
 async fn begun(script: &Script, login: &Login) -> Result<(Attempt, String), Error> {
     let discovery = discovered(script, login).await?;
     let client = oauth::identify(script, &discovery, login, &identity(), None).await?;
@@ -200,11 +200,11 @@ async fn a_good_issuer_signs_in() {
 
 #[tokio::test]
 async fn metadata_that_cannot_be_used() {
-    let huge = "its response broke off, or is longer than 262144 bytes";
+    let huge = "its response is longer than 262144 bytes";
     for (script, code, part) in [
         (Script::good().broken(METADATA, "no connection"), Code::Unreachable, "no connection"),
         (Script::good().broken(METADATA, huge), Code::Unreachable, "longer than 262144"),
-        (Script::good().with(METADATA, 200, json!("<html>Log in</html>")), Code::Unreachable, "not the JSON document"),
+        (Script::good().with(METADATA, 200, json!("<html>Log in</html>")), Code::Unreachable, "not the expected JSON document"),
         (Script::good().with(METADATA, 302, json!("")), Code::Unreachable, "HTTP 302"),
         (Script::good().with(METADATA, 503, json!("")), Code::Unreachable, "HTTP 503"),
         (Script::good().with(METADATA, 404, json!("")), Code::Unreachable, "well-known"),

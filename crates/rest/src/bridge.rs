@@ -263,7 +263,7 @@ fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Pr
         return Err(Problem::field(
             400,
             "/method",
-            "must be the name of a request",
+            "must be the name of an MCP request, such as `tools/call`",
         ));
     }
     let params = asked.params.as_ref().map_or("{}", |params| params.get());
@@ -276,7 +276,7 @@ fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Pr
             return Err(Problem::field(400, "/capabilities", "must be an object"));
         }
         if has_meta {
-            let why = "cannot be combined with `capabilities`, from which the gateway builds it";
+            let why = "must be absent if `capabilities` is set: the gateway builds `_meta` from it";
             return Err(Problem::field(400, "/params/_meta", why));
         }
         let info = concat!(

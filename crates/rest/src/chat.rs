@@ -108,7 +108,7 @@ pub(super) async fn chat(
     };
     let events = agent.chat_owned(conversation, asked.message, keep, questions);
     let events = events.flat_map(move |happened| {
-        // The conversation is stored from here on. If the turn did not start, there may be nothing to continue.
+        // Report the conversation once it is stored. Report `null` if the turn did not start and nothing was stored.
         let conversation = match &happened {
             ChatEvent::Started { .. } => first.take().map(|data| event("conversation", &data)),
             ChatEvent::Error { .. } if is_gone.load(Ordering::Relaxed) => {

@@ -43,7 +43,6 @@ use super::{
 use auth::{Principal, Role};
 use gateway::RequestInfo;
 
-/// Interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between reads of the declared servers while the gateway shows no sign of a change.
 const DECLARED_READ_INTERVAL: Duration = Duration::from_secs(5);

@@ -98,7 +98,7 @@ pub(super) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
         let status = rejection.status();
         let detail = match status {
             StatusCode::PAYLOAD_TOO_LARGE => {
-                "the request body exceeds the limit of this route".to_owned()
+                "the request body is too large: the limit is 256 KiB for a server entry, 16 MiB for an import, and 2 MiB for other requests".to_owned()
             }
             _ => rejection.body_text(),
         };

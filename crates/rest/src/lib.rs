@@ -143,7 +143,8 @@ impl Rest {
     /// Reserves a place for a log or event stream. Each stream polls repeatedly, so their number is limited.
     fn follower(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let place = self.followers.clone().try_acquire_owned();
-        let many = "too many log and event streams; try again later";
+        let many =
+            format!("all {MAX_FOLLOWERS} log and event streams are in use: close one, or wait");
         place.map_err(|_| Problem::new(503, many))
     }
 
@@ -151,10 +152,9 @@ impl Rest {
     async fn turn(&self) -> Result<MutexGuard<'_, ()>, Problem> {
         let turn = tokio::time::timeout(TURN_TIMEOUT, self.edits.lock()).await;
         turn.map_err(|_| {
-            Problem::new(
-                503,
-                "timed out while other changes to projects were made; try again",
-            )
+            let limit = TURN_TIMEOUT.as_secs();
+            let why = format!("other changes to projects took more than {limit} s; try again");
+            Problem::new(503, why)
         })
     }
 }
@@ -228,11 +228,11 @@ impl Routes for Site {
 }
 
 fn router(rest: AppState) -> Router {
-    let unknown = async || Problem::new(404, "unknown route; see GET /api/v1");
+    let unknown = async || Problem::new(404, "unknown route; `GET /api/v1` lists the routes");
     let not_allowed = async || {
         Problem::new(
             405,
-            "the route does not support this method; see GET /api/v1",
+            "the route does not support this method; `GET /api/v1` lists the routes",
         )
     };
     let mut routes = Router::new();

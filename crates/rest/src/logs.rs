@@ -112,7 +112,10 @@ impl Following {
         match &mut self.lines {
             Some(lines) => match lines.next().await {
                 Some(Ok(line)) => self.say(&line),
-                Some(Err(missed)) => self.notice(&format!("{} lines were missed", missed.0)),
+                Some(Err(missed)) => self.notice(&format!(
+                    "{} lines were skipped, because they were read too slowly",
+                    missed.0
+                )),
                 None => {
                     self.lines = None;
                     self.notice("the process has ended");

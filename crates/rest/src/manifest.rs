@@ -50,7 +50,7 @@ impl Format {
             }
             _ => Err(Problem::new(
                 415,
-                "a manifest must be `application/json` or `application/yaml`",
+                "the content type must be `application/json` or `application/yaml`",
             )),
         }
     }

@@ -141,7 +141,7 @@ impl Rest {
     /// Reloads the keys after a change. If this fails, the periodic reload picks the change up later.
     pub(super) async fn keys_changed(&self) {
         if let Err(error) = self.keys.refresh(self.projects.store()).await {
-            tracing::warn!("a change of keys has not taken effect yet: {error}");
+            tracing::warn!("cannot reload the keys; a key change takes effect later: {error}");
         }
     }
 }

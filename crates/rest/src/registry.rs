@@ -170,7 +170,7 @@ pub(super) async fn install(
         Problem::new(
             504,
             format!(
-                "the trial of `{server}` took more than {} min",
+                "the trial of `{server}` took more than {} min, and nothing was installed",
                 TRIAL_TIMEOUT.as_secs() / 60
             ),
         )
@@ -254,7 +254,7 @@ impl Rest {
         let bad = |problems: Vec<String>| {
             Problem::new(
                 422,
-                format!("`{name}` is not usable: {}", problems.join("; ")),
+                format!("server `{name}` is unusable: {}", problems.join("; ")),
             )
         };
         let mut spec = match project {
@@ -370,7 +370,7 @@ fn named<'r>(who: &Principal, registry: Option<&'r str>) -> Result<Option<&'r st
     Ok(registry)
 }
 
-/// Returns the plan with this id or kind, or the first one.
+/// Returns the first plan with this id or kind, or without `option` the first plan.
 fn chosen(plans: Vec<Plan>, option: Option<&str>) -> Result<Plan, Problem> {
     let ids: Vec<String> = plans.iter().map(|plan| plan.id.clone()).collect();
     let is_it =
@@ -378,7 +378,13 @@ fn chosen(plans: Vec<Plan>, option: Option<&str>) -> Result<Plan, Problem> {
     plans.into_iter().find(is_it).ok_or_else(|| {
         let why = match ids.is_empty() {
             true => "the entry contains neither a package nor a remote server".to_owned(),
-            false => format!("unknown option; the entry has {}", ids.join(", ")),
+            false => {
+                let option = super::answer::shown(option.unwrap_or_default());
+                format!(
+                    "unknown option `{option}`; must be one of {}",
+                    ids.join(", ")
+                )
+            }
         };
         Problem::field(422, "/option", why)
     })
@@ -411,7 +417,7 @@ fn without_values(mut problem: Problem) -> Problem {
             .errors
             .retain(|wrong| !wrong.pointer.starts_with("/values"));
         if problem.errors.is_empty() {
-            r#"the body is not {"option": …, "digest": …, "name": …, "values": {…}}"#
+            r#"the body must be {"option": …, "digest": …, "name": …, "values": {…}}"#
                 .clone_into(&mut problem.detail);
         }
     }

@@ -8,7 +8,6 @@ use super::{AppState, access::Need, schemas};
 use crate::schemas::Schemas;
 use auth::Role;
 
-/// One operation.
 pub(super) struct Route {
     /// The operation id, which names the function in generated clients: a verb and a noun.
     pub(super) id: &'static str,

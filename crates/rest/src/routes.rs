@@ -115,7 +115,7 @@ const GATEWAY: &[Route] = &[
         "Connect a client",
         || post(clients::connect),
     )
-    .about("Adds an entry for Toolwharf to the client's file, with a separate key. The previous text is kept for disconnecting.")
+    .about("Adds an entry for Toolwharf to the client's file, with a separate key. The previous text is saved, and disconnecting restores it.")
     .takes::<api::ConnectRequest>()
     .answers::<api::Connected>(),
     Route::new(

@@ -66,7 +66,7 @@ pub(super) async fn save(
 /// Removes parts of the body from an error. They may contain the secret.
 fn without_values(mut problem: Problem) -> Problem {
     if problem.status == 400 {
-        problem.detail = r#"the body is not {"value": "…"}"#.to_owned();
+        problem.detail = r#"the body must be {"value": "…"}"#.to_owned();
         problem.errors.clear();
     }
     problem

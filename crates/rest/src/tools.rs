@@ -114,7 +114,7 @@ impl Rest {
         let wanted = |name: &str| server.as_ref().is_none_or(|only| only.as_str() == name);
         let mut servers = view.servers.iter();
         if let (Some(server), false) = (&server, servers.any(|it| wanted(it.name().as_str()))) {
-            let why = format!("there is no server `{server}` here");
+            let why = format!("there is no server `{server}`, or the project does not see it");
             return Err(Problem::new(404, why));
         }
         let Some(format) = format else {
@@ -285,7 +285,8 @@ impl Rest {
             let found = view.servers.iter().find(|server| server.name() == name);
             found.cloned()
         });
-        lent.ok_or_else(|| Problem::new(404, format!("there is no server `{name}` here")))
+        let missing = || format!("project `{project}` sees no server `{name}`");
+        lent.ok_or_else(|| Problem::new(404, missing()))
     }
 }
 
@@ -325,7 +326,7 @@ pub(super) async fn set(
             || exposed.len() > MAX_EXPOSED_NAME_CHARS
             || !exposed.bytes().all(fits)
         {
-            let why = "must be 1 to 64 letters A-Z and a-z, digits, `_` and `-`";
+            let why = "must consist of 1 to 64 letters A-Z and a-z, digits, `_` and `-`";
             return Err(Problem::field(400, "/name", why));
         }
     }

@@ -38,13 +38,13 @@ async fn run(
         return Ok(shown(server, &gateway.newest(server).await?));
     }
     let (Some(version), Some(digest)) = (asked.version, asked.digest) else {
-        let why = "an update needs the `version` and `digest` that were shown; `{\"check\": true}` shows them";
+        let why = "an update needs the `version` and `digest` of a check: `{\"check\": true}` returns them";
         return Err(Problem::new(422, why));
     };
     let candidate = gateway.version(server, version).await?;
     let mut update = shown(server, &candidate);
     if update.digest != digest {
-        let why = "the tool definitions differ from those that were shown, or this version was not shown; check again";
+        let why = "the version or its tool definitions differ from those of the check: check again";
         return Err(Problem::new(409, why));
     }
     gateway.update(server, &candidate).await?;

@@ -21,7 +21,7 @@ where
     async move {
         let launched = task.await;
         drop(wanted);
-        launched.unwrap_or_else(|_| Err(Error::Failed("the launch task failed".to_owned())))
+        launched.unwrap_or_else(|error| Err(Error::Failed(format!("the launch failed: {error}"))))
     }
     .boxed()
 }

@@ -8,8 +8,7 @@
 //!
 //! - The proxy resolves names itself, once per connection, and connects to the same address that it checked.
 //! - A non-public address is reached only if the list contains this address, not through a name that resolves to it
-//!   (DNS rebinding). Exception: the hosts of [`Allowed::configured`], which were chosen by the person who runs
-//!   Toolwharf.
+//!   (DNS rebinding). Exception: the hosts of [`Allowed::configured`], which the operator of Toolwharf chose.
 //! - Connections, request heads and waits are limited.
 //!
 //! # Deliberately absent
@@ -46,10 +45,10 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Limit for the bytes still read from a refused client, so that it can read the response.
+/// Limit for the bytes that are read and discarded from a refused client, so that the client can read the response.
 const MAX_DISCARDED_BYTES: usize = 256 << 10;
 
-/// Limit for the addresses of a name that are tried.
+/// Limit for the number of addresses tried per name.
 const MAX_ADDRESSES: usize = 4;
 
 /// Delay before the next `accept` after one has failed because file descriptors ran out.
@@ -107,7 +106,6 @@ struct ProxyState {
     refused: Repeats,
 }
 
-/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 struct ProxyRequest {
     host: String,
@@ -130,7 +128,7 @@ async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
             .map(|opened| (opened, end)),
         Ok(Ok(None)) => Err(Refusal {
             status: "431 Request Header Fields Too Large",
-            text: format!("the head of a request may have at most {MAX_HEAD_BYTES} bytes"),
+            text: format!("the request head has more than {MAX_HEAD_BYTES} bytes"),
         }),
         Ok(Err(_)) | Err(_) => return,
     };
@@ -227,7 +225,9 @@ async fn open(
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(server)) => return Ok((server, asked, Vec::new())),
             Ok(Err(error)) => failure = Some(error.to_string()),
-            Err(_) => failure = Some("no answer".to_owned()),
+            Err(_) => {
+                failure = Some(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+            }
         }
     }
     Err(Refusal {
@@ -236,7 +236,7 @@ async fn open(
             "cannot connect to `{}:{}`: {}",
             asked.host,
             asked.port,
-            failure.unwrap_or_else(|| "the name has no address".to_owned())
+            failure.unwrap_or_else(|| "the name resolves to no address".to_owned())
         ),
     })
 }
@@ -271,15 +271,14 @@ async fn addresses(asked: &ProxyRequest, allowed: &Allowed) -> Result<Vec<Socket
         return Ok(vec![address]);
     }
     let ProxyRequest { host, port, .. } = asked;
-    let found = match timeout(RESOLVE_TIMEOUT, lookup_host((host.as_str(), *port))).await {
-        Ok(Ok(found)) => found.collect::<Vec<_>>(),
-        Ok(Err(_)) | Err(_) => {
-            return Err(Refusal {
-                status: BAD_GATEWAY,
-                text: format!("`{host}` cannot be resolved"),
-            });
-        }
-    };
+    let found = timeout(RESOLVE_TIMEOUT, lookup_host((host.as_str(), *port))).await;
+    let late = format!("no answer within {} s", RESOLVE_TIMEOUT.as_secs());
+    let found = found.unwrap_or_else(|_| Err(io::Error::other(late)));
+    let found = found.map_err(|error| Refusal {
+        status: BAD_GATEWAY,
+        text: format!("cannot resolve `{host}`: {error}"),
+    })?;
+    let found: Vec<_> = found.collect();
     let (good, bad): (Vec<_>, Vec<_>) = found.into_iter().partition(|&address| {
         allowed.private() || model::is_public(address.ip()) || allowed.address(address)
     });

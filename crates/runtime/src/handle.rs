@@ -14,8 +14,8 @@ use crate::stderr::{Lines, Log};
 /// A longer grace period is cut to this.
 const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// How an instance ended. Both `code` and `signal` are `None` if unknown: it was killed and did not die, or the async
-/// runtime ended first.
+/// How an instance ended. Both `code` and `signal` are `None` if unknown: the instance was killed and did not die, or
+/// the async runtime ended first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,
@@ -78,7 +78,7 @@ pub struct ProcessState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     No,
-    /// `SIGTERM` now, and `SIGKILL` at that time.
+    /// `SIGTERM` now, and `SIGKILL` at this time.
     By(Instant),
     Now,
 }
@@ -171,8 +171,8 @@ impl Handle {
         self.shared().meter.as_ref()?.read().await
     }
 
-    /// The end of its stderr: complete lines, at most 64 KiB and 2048 lines. Lines longer than 8 KiB are cut. No line
-    /// is added after [`Handle::exited`] has completed.
+    /// The end of the instance's stderr: complete lines, at most 64 KiB and 2048 lines. Lines longer than 8 KiB are
+    /// cut. No line is added after [`Handle::exited`] has completed.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.shared().log.tail()
@@ -203,7 +203,7 @@ impl Handle {
     }
 
     /// Stops the instance: `SIGTERM` to its process group, `SIGKILL` to what is left after `grace`, then reaps. Drop
-    /// [`Instance::stdin`] first: an MCP server exits when its input closes, and most need no signal.
+    /// [`Instance::stdin`] first: an MCP server should exit when its input closes, and most then need no signal.
     ///
     /// Can be called repeatedly and concurrently. The shortest deadline applies, and all calls return the same result.
     /// Processes that the leader leaves in its group also get the rest of the grace period. Takes at most `grace` plus
@@ -219,7 +219,7 @@ impl Handle {
         exited.await
     }
 
-    /// Sends `SIGKILL` to all of it, now. [`Handle::exited`] completes when that is done.
+    /// Sends `SIGKILL` to all processes of the instance. [`Handle::exited`] completes when they are dead.
     pub fn kill_now(&self) {
         self.shared().request(Stop::Now);
     }

@@ -8,8 +8,8 @@ use rustix::fs::{FsWord, statfs};
 const DIRECT_IO_FILE_SYSTEMS: [FsWord; 2] = [0xEF53, 0x5846_5342];
 
 /// Returns whether a loop device on this file supports direct I/O. Writes then bypass the host's page cache, since the
-/// volume's own file system caches them already. Caching them twice would be kernel work that counts towards no limit
-/// of the server, and delays other servers.
+/// volume's own file system caches them already. Caching them twice would be kernel work that no limit of the server
+/// covers, and that delays other servers.
 ///
 /// Other host file systems do not support it, or keep checksums (Btrfs), which become wrong if a page changes during a
 /// direct write.

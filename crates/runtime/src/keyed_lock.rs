@@ -27,7 +27,7 @@ pub struct KeyedLock {
 /// Locks for launches of servers.
 impl Default for KeyedLock {
     fn default() -> Self {
-        Self::new("an earlier launch of the same server", LAUNCH_TIMEOUT)
+        Self::new("wait for an earlier launch of the server", LAUNCH_TIMEOUT)
     }
 }
 

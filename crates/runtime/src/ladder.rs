@@ -1,6 +1,6 @@
 //! The escalation of a stop: terminate, kill, give up.
 //!
-//! It only says which step is due. The owner of the instance performs it.
+//! The ladder only says which step is due. The owner of the instance performs the step.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::handle::Stop;
 
-/// Timeout for a killed instance to die. One that hangs in the kernel may never die.
+/// Timeout for a killed instance to die. A process that hangs in the kernel may never die.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Decides which step is next, and when.

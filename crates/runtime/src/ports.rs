@@ -58,7 +58,6 @@ struct Inner {
     table: Mutex<Option<Vec<Row>>>,
 }
 
-/// The ports of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
     /// The id of its sandbox.
@@ -96,9 +95,9 @@ impl Row {
 pub fn notice(address: SocketAddr) -> Option<&'static str> {
     (address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST)).then_some(
         "it is on 127.0.0.1, where browsers send it the cookies of everything else on 127.0.0.1, including Toolwharf's console. \
-         Ports that Toolwharf chooses are on 127.0.0.2: give the port inside alone (`9000`, not `8080:9000`). A port that an older \
-         version chose moves there when its entry in `hosting/ports.json` of the data directory is deleted while Toolwharf is stopped. \
-         A command with `\"network\": \"open\"` listens on the host itself, at the address that its own arguments say",
+         Ports that Toolwharf chooses are on 127.0.0.2: list only the port in the sandbox (`9000`, not `8080:9000`). A \
+         port that an older version chose moves there if you stop Toolwharf and delete its entry in `hosting/ports.json` \
+         of the data directory. A command with `\"network\": \"open\"` listens on the host itself, at the address in its own arguments",
     )
 }
 
@@ -218,7 +217,7 @@ impl Inner {
         };
         read.unwrap_or_else(|error| {
             let file = self.file.display();
-            tracing::warn!(%file, %error, "cannot read the recorded ports of servers, new ones are chosen");
+            tracing::warn!(%file, %error, "cannot read the recorded ports of servers; new ports are chosen");
             Vec::new()
         })
     }
@@ -274,7 +273,7 @@ fn choose(
     Err(Error::Refused {
         field: "ports",
         why: format!(
-            "all ports of this host from {} to {} are in use; give another one, as in \"8080:{inside}\"",
+            "all ports of this host from {} to {} are in use; free one, or name another port, as in \"8080:{inside}\"",
             PORT_RANGE.start,
             PORT_RANGE.end - 1
         ),
@@ -303,7 +302,7 @@ fn refusal(address: SocketAddrV4, error: &io::Error, rows: &[Row]) -> Error {
             why + "; free it, or give another port"
         }
         io::ErrorKind::PermissionDenied => {
-            format!("port {port} of this host requires root; give a port from 1024 on, or none")
+            format!("port {port} of this host requires root; use port 1024 or higher, or omit it")
         }
         io::ErrorKind::AddrNotAvailable => {
             let ip = address.ip();
@@ -332,14 +331,14 @@ impl Listeners {
         self.all.is_empty()
     }
 
-    /// Returns an object that waits until they are closed.
+    /// Returns an object that waits until the listeners are closed.
     pub(crate) fn closing(&mut self) -> Closing {
         let (open, closing) = channel();
         self._open = Some(open);
         Closing(closing)
     }
 
-    /// Accepts the next connection. Returns it with its port in the sandbox.
+    /// Accepts the next connection. Returns the port in the sandbox and the connection.
     ///
     /// # Cancel safety
     ///
@@ -358,7 +357,7 @@ impl Listeners {
 }
 
 impl Closing {
-    /// Waits at most one second until they are closed. Blocks.
+    /// Waits until the listeners are closed, at most one second. Blocks.
     pub(crate) fn wait(&self) {
         // Returns when all senders are dropped.
         let _ = self.0.recv_timeout(CLOSE_TIMEOUT);

@@ -55,7 +55,6 @@ pub type Stdin = pipe::Sender;
 /// Reads the instance's standard output.
 pub type Stdout = pipe::Receiver;
 
-/// A running child process.
 #[derive(Debug)]
 pub struct Instance {
     pub stdin: Stdin,

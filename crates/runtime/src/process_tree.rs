@@ -1,7 +1,7 @@
 //! Finds the processes of an instance in `/proc`, and kills exactly those.
 //!
 //! A process belongs to an instance if it is in the leader's session or process group, or has the instance's marker in
-//! its initial environment. The first finds ordinary children, the second those that called `setsid`.
+//! its initial environment. The session and group identify ordinary children, the marker those that called `setsid`.
 //!
 //! # Invariants
 //!
@@ -14,8 +14,8 @@
 //!
 //! # Deliberately absent
 //!
-//! A process that both left the session and cleared its environment is not found. Only a container or cgroup can hold
-//! it, which is the sandbox's task.
+//! A process that both left the session and cleared its environment is not found. Only a container or cgroup can keep
+//! track of it, which is the sandbox's task.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ pub(crate) const MARKER: &str = "TOOLWHARF_INSTANCE";
 /// Limit for the environment of a process. The kernel allows less: a quarter of an 8 MiB stack, at most 6 MiB.
 const MAX_ENVIRON_BYTES: u64 = 8 << 20;
 
-/// Limit for repeated listings. More than ever needed, unless thousands of processes start every second.
+/// Limit for repeated listings. Enough unless thousands of processes start every second.
 const MAX_LISTINGS: usize = 20;
 
 /// The fields of `/proc/PID/stat` that show where a process belongs.
@@ -85,7 +85,6 @@ impl Stat {
     }
 }
 
-/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) members: Vec<Pid>,
@@ -108,7 +107,7 @@ enum Marked {
 /// The target of a search: sessions, and a marker.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessTree {
-    /// `NAME=value`, or the beginning of it. `None` searches sessions and groups only.
+    /// `NAME=value`, or the beginning of that. `None` searches sessions and groups only.
     marker: Option<Vec<u8>>,
     /// Process ids of leaders, each with its own session and group.
     leaders: Vec<Pid>,
@@ -219,12 +218,12 @@ impl ProcessTree {
         found
     }
 
-    /// Kills all living members and returns them. Repeat until no member is found, because they may still be dying, and may
-    /// have forked.
+    /// Kills all living members and returns them. Repeat until no member is found: members may take time to die, and
+    /// may have forked.
     pub(crate) fn kill(&self) -> Found {
         let found = self.find();
         for &pid in &found.members {
-            // Failures mean that it is already gone, or may not be killed by this user.
+            // A failure means that the process is gone, or that this user may not kill it.
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
                 && let Some(stat) = Stat::read(pid)
                 && let Marked::Yes = self.holds(&stat)
@@ -255,7 +254,7 @@ fn processes() -> impl Iterator<Item = Pid> {
         .filter_map(|entry| parse_pid(entry.ok()?.file_name().to_str()?))
 }
 
-/// Exists because `Pid::from_raw` panics on a negative number.
+/// Needed because `Pid::from_raw` panics on a negative number.
 pub(crate) fn parse_pid(digits: &str) -> Option<Pid> {
     let number: u32 = digits.parse().ok()?;
     Pid::from_raw(number.try_into().ok()?)

@@ -74,7 +74,7 @@ impl Idle {
         }
     }
 
-    /// Writes all data. Fails when that takes too long.
+    /// Writes all data. Fails if this takes longer than `IDLE_TIMEOUT`.
     pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
         timeout(IDLE_TIMEOUT, to.write_all(bytes)).await?
     }

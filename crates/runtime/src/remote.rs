@@ -1,7 +1,7 @@
 //! The counterpart of a [`Handle`] for an instance that other code runs.
 //!
-//! Deliberately absent: a deadline. If an instance does not end after it is killed, its runtime does not respond, and
-//! its handle waits.
+//! Deliberately absent: a deadline. If a killed instance does not end, its runtime does not respond, and the handle
+//! keeps waiting.
 
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ pub struct Remote {
     exit: watch::Sender<Option<Exit>>,
 }
 
-/// A stop request for an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `SIGTERM`: exit within the grace period.

@@ -1,7 +1,7 @@
 //! Limits repeated log lines.
 //!
 //! Events that others can cause without limit (a refused host, a call to a server that is down) are logged once per
-//! second and cause, with a count. The count of the last second is in the next line about that cause.
+//! second and cause, with a count. The count appears in the next line about that cause.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Limit for causes that are counted separately. All others are counted together.
 const MAX_CAUSES: usize = 16;
 
-/// Counts repeated events.
 #[derive(Debug, Default)]
 pub struct Repeats {
     /// The counts by the hash of the cause. The key `None` is for all causes beyond the limit.

@@ -1,6 +1,6 @@
 //! Sandboxed server processes: [`Provider::Process`], with bubblewrap and control groups.
 //!
-//! [`Bubblewrap`] is a [`Runtime`] that needs only a kernel and bubblewrap.
+//! [`Bubblewrap`] is a [`Runtime`] that needs only Linux and bubblewrap.
 //!
 //! # What a server gets
 //!
@@ -17,11 +17,11 @@
 //!
 //! # The disk limit
 //!
-//! `limits.disk` bounds everything the server can write to. If it has volumes and file systems can be created (see
-//! `volume`), volumes and `/tmp` share one file system of that size, less what `/run` and `/dev/shm` may use. Without
-//! volumes, all scratch space is in memory. It then counts towards `limits.memory` as well, so it is limited to
-//! `limits.disk` or half of `limits.memory`, whichever is smaller. If no file system can be created, volumes are not
-//! limited, and the instance reports that.
+//! `limits.disk` bounds everything the server can write to. If the server has volumes and file systems can be created
+//! (see `volume`), volumes and `/tmp` share one file system of that size, less what `/run` and `/dev/shm` may use.
+//! Without volumes, all scratch space is in memory. Scratch space then counts towards `limits.memory` as well, so it is
+//! limited to `limits.disk` or half of `limits.memory`, whichever is smaller. If no file system can be created, volumes
+//! are not limited, and the instance reports that.
 //!
 //! # The network
 //!
@@ -42,7 +42,7 @@
 //! # Deliberately absent
 //!
 //! A separate kernel and devices. Also absent: processes that outlive their wrapper. A process namespace ends with its
-//! first process, so whatever a wrapper leaves behind is killed immediately.
+//! first process, so processes that a wrapper leaves behind are killed immediately.
 
 mod cell;
 mod census;
@@ -65,7 +65,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -104,8 +104,8 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 pub struct Options {
     /// Directory for volumes. It is created if missing, accessible to this user only.
     pub dir: PathBuf,
-    /// Tells this installation from others on the same host: `[a-z0-9]`, at most 64 bytes. Must be the same for every
-    /// run.
+    /// Distinguishes this installation from others on the same host: `[a-z0-9]`, at most 64 bytes. Must be the same for
+    /// every run.
     pub install: String,
     pub ports: Ports,
     /// Files that no server may see, even if the folder around them is shown.
@@ -195,7 +195,7 @@ impl Bubblewrap {
             .await?
         };
         let order = self.0.order(confined, &prepared);
-        let (mut channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
+        let (mut channel, theirs) = Channel::pair().map_err(failed("cannot create a socket"))?;
         let (bwrap, pass) = self.0.bwrap(confined, &prepared, theirs)?;
         let Prepared {
             group,
@@ -232,7 +232,7 @@ impl Bubblewrap {
                 Ok(Ok(Ok(ready))) => ready,
                 Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
                 Ok(Err(_)) => return Err(self.explain(&child).await),
-                Err(_) => return Err(late("the start of a sandbox")),
+                Err(_) => return Err(late("start a sandbox")),
             };
             let mut enforced = group.enforced(&sandbox.limits, extra).to_vec();
             enforced.insert(2, disk);
@@ -249,7 +249,7 @@ impl Bubblewrap {
                     why,
                 }),
                 Ok(Err(_)) => Err(self.explain(&child).await),
-                Err(_) => Err(late("the start of a server")),
+                Err(_) => Err(late("start a server in its sandbox")),
             }
         };
         match until_ready.await {
@@ -343,7 +343,8 @@ impl Bubblewrap {
         if exit.contains("out of memory") {
             return Error::Refused {
                 field: "limits.memory",
-                why: "too low: the sandbox ran out of memory while it started".to_owned(),
+                why: "the limit is too low: the sandbox ran out of memory while it started"
+                    .to_owned(),
             };
         }
         Error::Failed(format!("the sandbox did not start ({exit}): {tail}"))
@@ -355,7 +356,7 @@ impl Inner {
         self.check_install()?;
         let version = volume::run(BWRAP, &[OsStr::new("--version")]).map_err(|why| {
             Error::Unavailable(format!(
-                "{why}; `apt-get install bubblewrap` (also `dnf`, `apk add`, `pacman -S`, `zypper install`)"
+                "{why}; `apt-get install bubblewrap` (or `dnf install`, `apk add`, `pacman -S`, `zypper install`)"
             ))
         })?;
         let mut arguments = self.namespaces(&Network::None);
@@ -381,7 +382,9 @@ impl Inner {
         let arguments: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
         volume::run(BWRAP, &arguments).map_err(|why| {
             let remedy = remedy(self.privileged);
-            Error::Unavailable(format!("bubblewrap does not work here: {why}; {remedy}"))
+            Error::Unavailable(format!(
+                "bubblewrap does not work on this host: {why}; {remedy}"
+            ))
         })?;
         let user = if self.privileged { "" } else { ", rootless" };
         Ok(format!(
@@ -502,7 +505,7 @@ fn connect(
     mut listeners: Listeners,
     cell: &Cell,
 ) -> Result<BTreeMap<u16, SocketAddr>, Error> {
-    let missing = || Error::Failed("the shim did not send its sockets".to_owned());
+    let missing = || Error::Failed("the sandbox did not send its sockets".to_owned());
     let mut sockets = ready.sockets.into_iter();
     if let Some(allowed) = allowed {
         let listener = sockets.next().ok_or_else(missing)?;
@@ -537,6 +540,15 @@ fn own_task(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandl
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
     move |error| Error::Failed(format!("{what}: {error}"))
+}
+
+fn executable(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| {
+        let path = path.display();
+        Error::Failed(format!(
+            "cannot {what} Toolwharf's own executable `{path}`: {error}"
+        ))
+    }
 }
 
 fn late(what: &'static str) -> Error {

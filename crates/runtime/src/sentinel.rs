@@ -1,4 +1,4 @@
-//! The helper process that outlives this process for a short time, and kills all other processes that do.
+//! The sentinel, a helper process. It outlives this process for a short time, and kills every other process that does.
 //!
 //! A sentinel is the host's own binary, started again with an argument known only to the host. The binary then calls
 //! [`main`] and does nothing else. Host and sentinel are connected by a socket. While the host lives, the sentinel only
@@ -12,22 +12,22 @@
 //! - `+PID` adds a leader, `-PID` removes one. A leader's process id is also the id of its session and process group.
 //! - `*PID TICK` adds a guest, the first process of a container; `/PID` removes one. It is not a child of the host, so
 //!   it is killed only if the process with this id started at that clock tick.
-//! - `!NANOS` sets a deadline on the monotonic clock. Unless the host changes it before, all leaders are then killed,
-//!   including those added later; `!0` removes it. So a suspended host keeps nothing running that another host is about
-//!   to start.
+//! - `!NANOS` sets or changes a deadline on the monotonic clock. When it passes, all leaders are killed, including
+//!   those added later; `!0` removes the deadline. So a suspended host has no running servers when another host starts
+//!   them.
 //!
 //! # Invariants
 //!
-//! - **No child runs before it is on the list.** It sends `+PID` itself, between `fork` and `exec`. Until its `exec` it
-//!   also holds a copy of the host's end of the socket, so the sentinel cannot see the end of the socket before it has
-//!   seen that line. This leaves no gap, whenever the host dies.
+//! - **No child runs before it is on the list.** It sends `+PID` itself, between `fork` and `exec`. Until its `exec`,
+//!   the child also holds a copy of the host's end of the socket, so the sentinel reads that line before the end of the
+//!   stream. So there is no gap, whenever the host dies.
 //! - **A leader is removed from the list before it is reaped.** So while the host lives, no process id on the list can
 //!   be reused, dead or alive. After the host's death, an id could be reused. The sentinel uses an id only if its
 //!   process started at the listed tick, or if no process has the id. In the latter case, the processes in the session
 //!   with this id were left behind by the leader: the kernel does not assign an id again while it is in use as a
 //!   session id.
-//! - The sentinel has its own session, an empty environment, `/` as its directory and no terminal. So nothing aimed at
-//!   the host affects it, not even the sweep of an outer host that started this host.
+//! - The sentinel has its own session, an empty environment, `/` as its directory and no terminal. So no signal or
+//!   clean-up aimed at the host affects it, not even the sweep of an outer host that started this host.
 //!
 //! # Deliberately absent
 //!
@@ -57,13 +57,12 @@ use crate::process_tree::{ProcessTree, Stat, parse_pid};
 pub use self::link::Error;
 pub(crate) use self::link::{Link, announce};
 
-/// Limit for the sweep, which continues while it still finds processes.
+/// Limit for the sweep, which repeats while it finds processes.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
-/// The list is pruned when it has this many entries, because a failed `exec` leaves its line behind.
+/// The list is pruned when it has this many entries, because a failed `exec` leaves an entry behind.
 const PRUNE_AT: usize = 64;
 
-/// The command that starts a sentinel.
 #[derive(Clone, Debug)]
 pub struct SentinelCommand {
     /// An absolute path.
@@ -110,7 +109,9 @@ fn run() -> io::Result<()> {
     };
     let run = match greeting.split_first() {
         Some((b'=', run)) if !run.is_empty() => String::from_utf8_lossy(run).into_owned(),
-        _ => return Err(io::Error::other("only a host starts a sentinel")),
+        _ => {
+            return Err(io::Error::other("only Toolwharf starts this command"));
+        }
     };
     // The host may be dead already, but its list must still be read.
     let answered = socket.write_all(b"ready\n");
@@ -143,7 +144,7 @@ enum Heard {
     Line(Vec<u8>),
     /// Nothing before the deadline.
     Nothing,
-    /// The host is gone. An error means the same.
+    /// The host is gone, or reading failed.
     Gone,
 }
 
@@ -204,8 +205,8 @@ impl Deaf {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
-        // Without unsafe code, a signal can only be ignored by a handler that does nothing. The listeners need not be
-        // polled for that.
+        // Without unsafe code, a signal can only be ignored by a handler that does nothing. The listeners do that
+        // without being polled.
         let _guard = runtime.enter();
         let listeners = [
             SignalKind::alarm(),

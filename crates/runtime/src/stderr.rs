@@ -63,14 +63,14 @@ impl Log {
         (state.text(), Lines(lines))
     }
 
-    /// Ends the log. Followers still get the lines offered before.
+    /// Ends the log. Followers still get earlier lines.
     pub fn close(&self) {
         let mut state = self.0.lock();
         state.followers = None;
         state.is_closed = true;
     }
 
-    /// Reads until the end or an error, which counts as the end of a pipe.
+    /// Reads until the end of the pipe. An error counts as the end.
     ///
     /// # Cancel safety
     ///

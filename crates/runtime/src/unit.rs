@@ -34,12 +34,12 @@ pub struct Unit {
 }
 
 /// The fencing token of a launch, for a server that only one of several gateways may run. Everything that can outlive
-/// its gateway is marked with it, so that the next gateway finds and removes it before it starts the server.
+/// its gateway is marked with the token, so that the next gateway can remove the remains before it starts the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The same for all gateways of one database: letters and digits.
     pub installation: Arc<str>,
-    /// Higher than that of any earlier launch.
+    /// Higher than the token of any earlier launch.
     pub number: i64,
 }
 
@@ -55,7 +55,7 @@ pub struct Fences {
 pub struct Confined<'a> {
     pub label: &'a str,
     pub launch: &'a Launch,
-    /// Its `id` is part of the names of everything created for it.
+    /// Its `id` is part of the names of everything created for the server.
     pub sandbox: &'a Sandbox,
     pub fence: Option<&'a Fence>,
 }
@@ -67,7 +67,7 @@ pub struct Instance {
     /// The addresses on which its ports are published.
     pub ports: BTreeMap<u16, SocketAddr>,
     pub handle: Handle,
-    /// The promises of the sandbox, and whether each is kept. Empty without a sandbox.
+    /// The guarantees of the sandbox, and whether each one is enforced. Empty without a sandbox.
     pub enforced: Arc<[Enforced]>,
     /// The visible files. `None` if the runtime cannot list them; only bubblewrap sandboxes can.
     pub files: Option<Arc<VisibleFiles>>,
@@ -143,7 +143,7 @@ pub struct Stdio {
     pub stdout: Box<dyn AsyncRead + Send + Unpin>,
 }
 
-/// The status of one promise for an instance.
+/// The status of one guarantee for an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enforced {
     /// `cpu`, `memory`, `disk`, `pids`, `filesystem`, `network`, `privileges`, `system calls`, `kernel` or `package`.
@@ -162,8 +162,8 @@ pub enum Error {
     /// The request is invalid: an unknown image, a port in use.
     #[error("{field}: {why}")]
     Refused { field: &'static str, why: String },
-    /// A limit that must hold cannot be enforced on this host.
-    #[error("`{what}` cannot be enforced here: {why}; set `\"strict\": false` to run it without")]
+    /// A limit of a `strict` server cannot be enforced on this host.
+    #[error("`{what}` cannot be enforced: {why}; set `\"strict\": false` to run without it")]
     NotEnforced { what: &'static str, why: String },
     /// A retry will fail in the same way unless the configuration or the host changes.
     #[error("{0}")]
@@ -179,11 +179,11 @@ pub enum Error {
 
 /// An implementation that runs servers.
 pub trait Runtime: Send + Sync + 'static {
-    /// Checks by trying whether it works now. The text names the implementation: `runsc (gVisor) release-20221121 on
-    /// Docker 20.10.24`.
+    /// Checks whether the runtime works now, by using it. The returned text names the implementation: `runsc (gVisor)
+    /// release-20221121 on Docker 20.10.24`.
     fn probe(&self) -> BoxFuture<'_, Result<String, Error>>;
 
-    /// Starts an instance. When this returns, the instance may not work yet.
+    /// Starts an instance. When this returns, the instance may not be ready yet.
     ///
     /// # Cancel safety
     ///
@@ -257,7 +257,7 @@ impl Unit {
     /// # Errors
     /// The unit does not use a sandbox.
     pub fn confined(&self) -> Result<Confined<'_>, Error> {
-        let why = "it is configured to run on the host itself, not in a sandbox";
+        let why = "the server is configured to run on the host itself, not in a sandbox";
         let refused = || Error::Lasting(why.to_owned());
         Ok(Confined {
             label: &self.label,

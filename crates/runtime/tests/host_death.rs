@@ -68,7 +68,7 @@ async fn kill_9_of_the_host_leaves_nothing() {
 async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
     for round in 0..20 {
         let mut host = Host::start(&["storm"]);
-        // Half of the rounds may end before the first launch. The other half do not.
+        // Half of the rounds may end before the first launch. The other half must not.
         if round % 2 == 1 {
             wait_for("a launch", || !marked(&host.run).is_empty()).await;
         }

@@ -88,7 +88,6 @@ pub struct CallSteps {
     pub questions: Option<i64>,
 }
 
-/// An audit write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallWrite {
     Intent(NewCall),
@@ -128,7 +127,7 @@ pub struct CallEnd {
 /// Selects calls. `None`: any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct CallFilter {
-    /// Depends on the caller's permissions, so it is never read from a query.
+    /// Set from the caller's permissions, and never from the parameters of a request.
     #[serde(skip)]
     pub project: Option<ProjectId>,
     pub server: Option<String>,
@@ -264,7 +263,7 @@ impl Store {
     }
 
     /// Closes all open calls that began before this time as [`CallStatus::Unknown`] with this reason, and returns their
-    /// number. An outcome that is written later replaces it.
+    /// number. An outcome that is written later replaces this status.
     pub async fn calls_close_open(&self, before: Time, reason: &str) -> Result<u64> {
         execute!(
             self.pool.write().await?,

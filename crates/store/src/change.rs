@@ -33,7 +33,7 @@ pub enum Topic {
     Logins,
     /// Registered servers.
     Servers,
-    /// Any project. The topic does not say which one.
+    /// Any project. The topic does not name the project.
     Projects,
     /// A project, its servers, secrets or tool settings.
     Project(ProjectId),

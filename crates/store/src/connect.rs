@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 /// Timeout for getting a connection to Postgres.
 pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for anything that waits for the disk of a SQLite file: a statement, or the writes before it. A commit is
-/// durable only after an fsync, which takes seconds on a memory card or beside a backup. A call that waits is better
+/// durable only after an fsync, which takes seconds on a memory card or during a backup. A call that waits is better
 /// than one that fails, and clients wait longer than this.
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes per page. Most writes are call records, which touch a few pages and change a few hundred bytes in each. Larger
@@ -22,7 +22,7 @@ pub(crate) const CHECKPOINT_PAGES: u32 = 4000;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
     /// A file, created with mode 0600 if it is missing. Its directory must exist. While it is open, SQLite keeps two
-    /// more files beside it (`-wal`, `-shm`).
+    /// more files in the same directory (`-wal`, `-shm`).
     Sqlite(PathBuf),
     /// A URL, `postgres://user:password@host:port/database`.
     Postgres(String),

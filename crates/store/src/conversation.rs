@@ -2,7 +2,7 @@
 //!
 //! The body is stored as text, not as a JSON document: the model must receive it unchanged, and a database that sorts
 //! keys would change it. To save, a caller names the revision that it read, so that only one of two simultaneous turns
-//! is kept.
+//! is saved.
 
 use model::ProjectId;
 use serde::Serialize;

@@ -37,7 +37,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// The database contains something that this program never wrote (500).
-    #[error("the database is damaged, or something else changed it")]
+    #[error("the database is damaged, or another program changed it")]
     Corrupt(#[source] Fault),
 }
 
@@ -49,14 +49,14 @@ pub enum OpenError {
     Location { location: String, why: String },
     /// A later version of this program migrated the database.
     #[error(
-        "the database has schema version {found}, but this program knows versions up to {known}: start \
-         a newer version of the program, or restore a backup from before the upgrade; nothing was \
+        "the database has schema version {found}, but this Toolwharf supports versions up to {known}: start \
+         a newer Toolwharf, or restore a backup from before the upgrade; nothing was \
          changed"
     )]
     Newer { found: i64, known: i64 },
     /// An applied migration differs from the one in this program.
     #[error(
-        "migration {version} of the database differs from the one in this program: the database comes \
+        "migration {version} of the database differs from the one in this Toolwharf: the database comes \
          from another build; nothing was changed"
     )]
     Changed { version: i64 },
@@ -257,12 +257,12 @@ fn postgres_reason(code: &str) -> Reason {
         "53300" => Reason::Now("it has too many connections"),
         "25006" => Reason::Now(READ_ONLY),
         "57014" | "55P03" => Reason::Now("it did not answer in time"),
-        "40001" | "40P01" => Reason::Now("something else changed the same rows: try again"),
+        "40001" | "40P01" => Reason::Now("another transaction changed the same rows: try again"),
         _ => match code.get(..2) {
             Some("08" | "57") => Reason::Now("it is shutting down or starting"),
             Some("28" | "3D") => Reason::Now("it refuses the connection"),
             Some("53") => Reason::Now("it is out of resources"),
-            Some("25" | "40" | "55" | "58") => Reason::Now("it cannot do this now"),
+            Some("25" | "40" | "55" | "58") => Reason::Now("it cannot run the statement now"),
             Some("22" | "54") => Reason::Value,
             _ => Reason::Damaged,
         },

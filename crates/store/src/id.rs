@@ -9,8 +9,8 @@ use uuid::{ContextV7, Timestamp, Uuid};
 pub type Time = DateTime<Utc>;
 
 /// A new id: a UUID version 7 as text. Later ids sort after earlier ones, so the order of ids is the order of creation,
-/// and each time corresponds to a position in that order. Ids of two replicas are ordered by the database clock, as
-/// precisely as the replicas know it.
+/// and each time corresponds to a position in that order. Ids of two replicas are ordered by the database clock, within
+/// the precision of the replicas' clock estimates.
 pub fn new_id() -> String {
     /// Orders ids of the same millisecond, and keeps ids ascending if the clock is set back.
     static CONTEXT: Mutex<ContextV7> = Mutex::new(ContextV7::new());

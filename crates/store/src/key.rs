@@ -54,7 +54,6 @@ pub struct HashedKey {
     pub hash: String,
 }
 
-/// A new key.
 #[derive(Clone, Copy, Debug)]
 pub struct NewKey<'a> {
     /// `None`: for all projects. Required for [`Role::Admin`].
@@ -168,7 +167,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if the key does not exist, [`Error::Conflict`] if it is the last valid administrator key,
-    /// because no new one could be created without it.
+    /// because without it no key could be created.
     pub async fn key_revoke(&self, project: Option<&ProjectId>, id: &str) -> Result<KeyRow> {
         let mut tx = self.pool.begin().await?;
         // Concurrent revocations of the last two keys must take turns, so lock all of these rows.

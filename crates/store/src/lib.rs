@@ -14,7 +14,7 @@
 //!   an index entry ([`MAX_KEY`]).
 //! - Errors contain neither SQL nor secrets.
 //!
-//! Deliberately absent: behaviour. The engine decides what a status means, what is sealed and which tool is
+//! Deliberately absent: behaviour. The crate `engine` decides what a status means, what is sealed and which tool is
 //! quarantined.
 
 mod call;

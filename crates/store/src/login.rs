@@ -140,7 +140,7 @@ impl Store {
         )?;
         match changed {
             0 => {
-                let why = "it has changed since it was read";
+                let why = "it has changed since it was read: try again";
                 Err(Error::conflict("sign-in to", &server.name, why))
             }
             _ => Ok(()),

@@ -14,7 +14,7 @@ use crate::{
     sql::{Key, execute, row, rows},
 };
 
-/// The name of the master key, and a value sealed with it for recognising it.
+/// The name of the master key, and a value sealed with the key, to recognise the key.
 #[derive(Clone, PartialEq, FromRow)]
 pub struct MasterRow {
     pub key_id: String,
@@ -105,7 +105,8 @@ impl Store {
             "SELECT COUNT(*) FROM kb.projects WHERE data_key IS NOT NULL"
         )?;
         if count != i64::try_from(rewrapped.len()).ok().map(|count| (count,)) {
-            let why = "a project got a data key during the rotation: start it again";
+            let why =
+                "a data key was added or removed during the rotation: start the rotation again";
             return Err(Error::conflict("master key", old, why));
         }
         tx.commit().await

@@ -108,7 +108,7 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
 }
 
 /// The oldest schema version that a program must know to use a database with the migrations that are unknown to this
-/// program. `None` if one of them does not record it.
+/// program. `None` if one of these migrations does not record it.
 async fn needs(tx: &mut Tx) -> Result<Option<i64>, Error> {
     let row = row!(
         tx,
@@ -141,7 +141,7 @@ async fn prepare(tx: &mut Tx) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the Postgres lock. Polls for it, because a statement that waits for the lock would exceed the timeout for
+/// Takes the Postgres lock by polling, because a statement that waits for the lock would exceed the timeout for
 /// ordinary statements.
 async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
     execute!(tx, "SET LOCAL statement_timeout = 0")?;
@@ -385,7 +385,7 @@ mod tests {
             tamper("UPDATE kb.schema_migrations SET needs = 99 WHERE version = 99").await;
             let error = Store::open(&location).await.unwrap_err();
             assert!(matches!(error, OpenError::Newer { .. }), "{error:?}");
-            // The newer version now declares that this version can run beside it.
+            // The newer version now declares that this version can run at the same time.
             tamper("UPDATE kb.schema_migrations SET needs = 13 WHERE version = 99").await;
             Store::open(&location).await.unwrap().close().await;
             tamper("DELETE FROM kb.schema_migrations WHERE version = 99").await;

@@ -79,7 +79,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Unavailable`] if it does not respond within three seconds.
+    /// [`crate::Error::Unavailable`] if the database does not respond within three seconds.
     pub async fn ping(&self) -> Result<()> {
         crate::sql::row!(
             self.pool.read().await?,
@@ -92,7 +92,7 @@ impl Store {
     /// Checks that a database shared by replicas is the primary. A standby may lag behind.
     ///
     /// # Errors
-    /// [`crate::Error::Unavailable`] if it is read-only.
+    /// [`crate::Error::Unavailable`] if the database is read-only.
     pub async fn check_writable(&self) -> Result<()> {
         if !self.has_replicas() {
             return Ok(());
@@ -197,7 +197,7 @@ fn private_file(file: &Path) -> io::Result<()> {
 }
 
 fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
-    // sqlx accepts any scheme. The error of its parser may repeat a part of the URL, including the password.
+    // sqlx accepts any scheme. The error of the sqlx parser may repeat a part of the URL, including the password.
     let is_ours = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let wrong = |why: &str| OpenError::Location {
         location: location.to_string(),

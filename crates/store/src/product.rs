@@ -58,7 +58,8 @@ impl Store {
     ) -> Result<Installed> {
         let names: BTreeSet<&ServerName> = servers.iter().map(|server| &server.name).collect();
         if names.len() != servers.len() {
-            return Err(Error::Invalid("two servers have the same name".to_owned()));
+            let why = format!("two servers of the product {name:?} have the same name");
+            return Err(Error::Invalid(why));
         }
         let mut tx = self.locked(Some(project)).await?;
         let product = upsert(&mut tx, project, name, version, manifest).await?;
@@ -93,7 +94,7 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::NotFound`] if it is not installed in this project.
+    /// [`Error::NotFound`] if the product is not installed in this project.
     pub async fn product_get(&self, project: &ProjectId, name: &str) -> Result<ProductRow> {
         let row = row!(
             self.pool.read().await?,
@@ -119,7 +120,7 @@ impl Store {
     /// Removes a product with its servers, and returns the names of these servers.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not installed in this project.
+    /// [`Error::NotFound`] if the product is not installed in this project.
     pub async fn product_uninstall(
         &self,
         project: &ProjectId,

@@ -23,7 +23,7 @@ table!($, "kb.agent_workspaces", "id, project_id, name, status, image, config, c
 pub struct RegistrationRow {
     /// Contains only `[0-9a-f-]`. Never reused.
     pub id: String,
-    /// `None`: it belongs to no project.
+    /// `None`: the server belongs to no project.
     pub project_id: Option<String>,
     #[sqlx(try_from = "String")]
     pub name: ServerName,
@@ -36,7 +36,6 @@ pub struct RegistrationRow {
     pub updated_at: Time,
 }
 
-/// A new hosted server.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRegistration<'a> {
     pub project: Option<&'a ProjectId>,
@@ -51,7 +50,7 @@ pub struct NewRegistration<'a> {
 pub struct Home {
     /// The id of a data directory.
     pub installation: String,
-    /// The name of its host.
+    /// The name of the directory's host.
     pub host: String,
 }
 
@@ -92,7 +91,7 @@ impl Store {
     /// A hosted server. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn registration_get(
         &self,
         project: Option<&ProjectId>,
@@ -120,7 +119,7 @@ impl Store {
     /// Replaces the configuration of a hosted server. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn registration_set_config(
         &self,
         project: Option<&ProjectId>,
@@ -145,7 +144,7 @@ impl Store {
     /// Records the status of a hosted server. This does not count as a change: `updated_at` stays.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn registration_set_status(&self, id: &str, status: &str) -> Result<()> {
         let changed = execute!(
             self.pool.write().await?,
@@ -160,7 +159,7 @@ impl Store {
     /// not set).
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn registration_left(&self, id: &str) -> Result<(String, Option<Home>)> {
         let mut conn = self.pool.read().await?;
         let row = row!(
@@ -202,7 +201,7 @@ impl Store {
     /// Its events remain.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn registration_delete(
         &self,
         project: Option<&ProjectId>,

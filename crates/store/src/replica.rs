@@ -31,7 +31,7 @@ const MAX_OPEN_CALL_AGE: Duration = Duration::from_secs(2 * 3600);
 /// The error of calls and runs that were open during a database failover.
 const FAILOVER_ERROR: &str = "the database failed over before the result was recorded";
 /// The error of calls and runs that a lost replica left open.
-const LOST_REPLICA_ERROR: &str = "the gateway was lost before the result was recorded";
+const LOST_REPLICA_ERROR: &str = "the replica was lost before the result was recorded";
 
 /// An upper bound for the number of fencing tokens that a failover can lose.
 const MAX_LOST_FENCES: i64 = 1_000_000;
@@ -59,7 +59,7 @@ macro_rules! removed {
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct ReplicaRow {
     pub id: String,
-    /// The name of its host.
+    /// The name of the replica's host.
     pub name: String,
     pub version: String,
     /// The address for other replicas.
@@ -69,7 +69,6 @@ pub struct ReplicaRow {
     pub expires_at: Time,
 }
 
-/// A new replica.
 #[derive(Clone, Copy, Debug)]
 pub struct NewReplica<'a> {
     pub id: &'a str,
@@ -96,7 +95,7 @@ impl Store {
         matches!(self.pool, Pool::Postgres(_))
     }
 
-    /// Adds a replica. It is lost after `lease` unless it is renewed.
+    /// Adds a replica, which is lost after `lease` unless it is renewed.
     ///
     /// # Errors
     /// [`Error::Conflict`] if the id is taken.
@@ -121,7 +120,7 @@ impl Store {
             sealing::KNOWN_VERSION,
         )?;
         let (at,) =
-            added.ok_or_else(|| Error::conflict("replica", replica.id, "its id is known"))?;
+            added.ok_or_else(|| Error::conflict("replica", replica.id, "its id is taken"))?;
         clock::agree(at.into(), before, SystemTime::now());
         Ok(())
     }

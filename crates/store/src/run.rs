@@ -17,7 +17,6 @@ table!(
      finished_at, conversation_id"
 );
 
-/// An agent run.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct RunRow {
     pub id: String,
@@ -48,7 +47,7 @@ pub struct NewRun<'a> {
 /// Selects runs. `None`: any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct RunFilter {
-    /// Depends on the caller's permissions, so it is never read from a query.
+    /// Set from the caller's permissions, and never from the parameters of a request.
     #[serde(skip)]
     pub project: Option<ProjectId>,
     pub status: Option<String>,

@@ -1,7 +1,7 @@
 //! Sealed values in stored entries: checks whether all programs that use the database support sealed values, and seals
 //! rows that contain plain text.
 //!
-//! Sealing begins once and permanently: afterwards, a program that does not support it cannot open the database.
+//! Sealing cannot be undone: once it has begun, a program that does not support it cannot open the database.
 
 use serde_json::Value;
 

@@ -37,7 +37,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if the project does not exist, [`Error::Conflict`] if the stored version is not the one
-    /// before this, because another writer was faster.
+    /// before this, because another writer came first.
     pub async fn secret_put(
         &self,
         project: &ProjectId,
@@ -62,7 +62,7 @@ impl Store {
             &secret.sealed[..],
             now(),
         )?;
-        let why = "it has changed since it was read";
+        let why = "it has changed since it was read: try again";
         let row = row.ok_or_else(|| Error::conflict("secret", &secret.name, why))?;
         if row.version == 1 {
             Quota::Secrets.check(&mut tx, project, &secret.name).await?;

@@ -57,7 +57,7 @@ pub struct NewServer {
     pub enabled: bool,
 }
 
-const BY_PRODUCT: &str = "it belongs to a product";
+const BY_PRODUCT: &str = "it belongs to a product: update or uninstall the product instead";
 
 impl Store {
     /// Creates or replaces a server.
@@ -117,7 +117,7 @@ impl Store {
     /// The server with this id. `project` restricts the lookup to one project.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if the server does not exist.
     pub async fn server_get_by_id(
         &self,
         project: Option<&ProjectId>,

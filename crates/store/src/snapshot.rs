@@ -25,7 +25,6 @@ pub struct SnapshotRow {
     pub taken_at: Time,
 }
 
-/// A catalog to store.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSnapshot<'a> {
     pub server: &'a ServerName,

@@ -59,7 +59,7 @@ pub(crate) enum Tx {
     Postgres(Whole),
 }
 
-/// A Postgres transaction. Unless it is committed, its connection is closed and not returned to the pool.
+/// A Postgres transaction. Unless the transaction is committed, its connection is closed and not returned to the pool.
 ///
 /// If a `BEGIN` is cancelled while the database does not respond, sqlx (0.9) returns the connection to the pool inside
 /// a transaction that it does not know about. Later statements on that connection would succeed but never be committed.

@@ -21,7 +21,6 @@ pub struct TicketRow {
     pub expires_at: Time,
 }
 
-/// A ticket to store.
 #[derive(Clone, Copy)]
 pub struct NewTicket<'a> {
     pub kind: &'a str,

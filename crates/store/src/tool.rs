@@ -22,7 +22,6 @@ pub struct ToolSetting {
     pub description: Option<String>,
 }
 
-/// Stored settings.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct ToolSettingRow {
     #[sqlx(try_from = "String")]
@@ -168,7 +167,7 @@ impl Store {
     ///
     /// - A new tool is pinned.
     /// - With an unchanged server configuration, a changed definition waits for approval. If the server returns to the
-    ///   pinned definition, no definition waits any longer.
+    ///   pinned definition, no definition is pending any longer.
     /// - With a changed server configuration, the new definition is pinned and the change is recorded.
     ///
     /// Writes nothing if nothing has changed.
@@ -243,12 +242,12 @@ impl Store {
         self.pin_list(project, server).await
     }
 
-    /// Approves the waiting definition of each tool, which must have the given digest, and records the changes.
+    /// Approves the pending definition of each tool, which must have the given digest, and records the changes.
     /// Approves all of them or none.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if no definition of a tool waits, or if a
-    /// different one waits.
+    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if a tool has no pending definition, or a
+    /// different one.
     pub async fn pins_approve(
         &self,
         project: Option<&ProjectId>,
@@ -264,7 +263,7 @@ impl Store {
             drop(tx);
             let pins = self.pin_list(project, server).await?;
             if pins.iter().any(|pin| pin.tool == tool) {
-                let why = "the given definition of the tool does not wait for approval; list the tools again";
+                let why = "this definition is not waiting for approval; list the tools again";
                 return Err(Error::conflict("tool", tool, why));
             }
             return Err(Error::not_found("tool", tool));
@@ -274,7 +273,7 @@ impl Store {
     }
 }
 
-/// Pins the waiting definition with this digest. Returns `false` if no definition with this digest waits.
+/// Pins the pending definition with this digest. Returns `false` if there is none.
 async fn approve(
     tx: &mut Tx,
     project: Option<&ProjectId>,

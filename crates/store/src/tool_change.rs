@@ -18,9 +18,9 @@ const MAX_CHANGES: i64 = 1_000;
 /// Why a definition was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// A user approved it.
+    /// A user approved the new definition.
     Approved,
-    /// The configuration of its server changed.
+    /// The configuration of the tool's server changed.
     Configuration,
 }
 

@@ -86,7 +86,7 @@ impl Writer {
         }
     }
 
-    /// Waits until the connection is free and closes it. Afterwards, it cannot be acquired.
+    /// Waits until the connection is free and closes it. After that, the connection cannot be acquired.
     pub(crate) async fn close(&self) {
         let mut slot = self.slot.lock().await;
         slot.closed = true;

@@ -65,7 +65,7 @@ impl Summary {
         let text = fs::read_to_string(checks)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", checks.display()));
         let checks: Vec<Value> = serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("{error} in the results of {scenario}"));
+            .unwrap_or_else(|error| panic!("cannot parse the results of {scenario}: {error}"));
         let mut counts = Counts::default();
         let by_id = self.checks.entry(scenario.to_owned()).or_default();
         for check in checks {

@@ -15,8 +15,8 @@
 //!   registry ([`Registry`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
 //!   browser ([`Browser`]).
 //!
-//! Invariants: every wait has a deadline. Every child process dies with its guard. A helper that cannot do its work
-//! panics and says what to do, because it runs in tests only. No product code is used here: a bug in the product's
+//! Invariants: every wait has a deadline. Every child process dies with its guard. A helper that fails panics with a
+//! message that says what to do, because it runs in tests only. No product code is used here: a bug in the product's
 //! client code must not hide a bug in its server code.
 //!
 //! ```no_run

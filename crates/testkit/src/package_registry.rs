@@ -57,7 +57,7 @@ impl Registry {
             .current_dir(self.folder.path())
             .status()
             .expect("python3, which makes packages: apt-get install python3");
-        assert!(made.success(), "version {version} could not be made");
+        assert!(made.success(), "version {version} could not be built");
     }
 
     /// The value for npm's `npm_config_registry`.

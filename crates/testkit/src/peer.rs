@@ -2,7 +2,7 @@
 //! and versions.
 //!
 //! A [`Peer`] does what a good client does: it performs the handshake, answers the server's requests, retries a request
-//! that returned `input_required`, opens the notification stream, and cancels in the way of its era. It checks nothing:
+//! that returned `input_required`, opens the notification stream, and cancels as its era requires. It checks nothing:
 //! messages are passed on unchanged.
 
 use std::{
@@ -105,7 +105,7 @@ impl Peer {
                         None => return,
                     },
                     line = client.receive(DEADLINE) => {
-                        // A missing line within the deadline means nothing, except at the end of the stream.
+                        // After a timeout the stream may still be open; only an exited child ends it.
                         let Some(line) = line else {
                             if !client.process().is_running() {
                                 return;
@@ -447,7 +447,7 @@ impl Peer {
             match (message.get("method").is_some(), message.get("id").is_some()) {
                 (true, false) => self.notifications.push_back(message),
                 (false, _) => self.responses.push_back(message),
-                // A request outside any call: put it back for the next wait.
+                // A request outside any call is put back for the next wait.
                 (true, true) => {
                     let _ = self.inlet.try_send(message);
                     return;

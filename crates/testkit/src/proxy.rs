@@ -43,7 +43,7 @@ pub struct Proxy {
     address: SocketAddr,
     target: watch::Sender<Arc<str>>,
     way: watch::Sender<Way>,
-    /// Number of calls of [`Proxy::lose_connections`].
+    /// How many times [`Proxy::lose_connections`] was called.
     losses: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }

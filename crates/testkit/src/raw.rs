@@ -135,7 +135,7 @@ impl RawClient {
             .map_err(|error| error.to_string())?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // Errors reach the caller through the request or the body.
+            // The caller gets the error from the request or the body.
             let _ = connection.await;
         });
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// waits that long.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Upper limit for something that must not wait, on a busy machine. Half of the shortest time that the product waits
+/// Upper limit for something that must not wait, on a busy machine. Half of the shortest time that the gateway waits
 /// for a server (10 s at a first start).
 const MAX_IMMEDIATE: Duration = Duration::from_secs(5);
 

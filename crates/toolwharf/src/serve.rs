@@ -197,7 +197,7 @@ struct Endpoint {
 impl Endpoint {
     async fn bind(listen: &str) -> anyhow::Result<(TcpListener, Self)> {
         let listener = TcpListener::bind(listen).await.with_context(|| {
-            format!("cannot listen on {listen}: choose another with --listen ADDR:PORT (port 0 takes a free one)")
+            format!("cannot listen on {listen}; choose another address with --listen ADDR:PORT (0 picks a free port)")
         })?;
         let address = listener.local_addr()?;
         let endpoint = Self {
@@ -214,7 +214,6 @@ impl Endpoint {
     }
 }
 
-/// The parts of a running gateway.
 struct Parts {
     store: Store,
     gateway: Gateway,
@@ -259,7 +258,7 @@ impl Parts {
         let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));
         let audiences = bases(settings, endpoint.address);
         let identities = Identities::new(settings, audiences, tickets.clone()).context(
-            "cannot read the root certificates of this host; `apt-get install ca-certificates`",
+            "cannot read the root certificates of this host; on Debian, `apt-get install ca-certificates` installs them",
         )?;
         if replica.is_some() {
             identities.keys.share();
@@ -323,14 +322,14 @@ impl Parts {
         let is_loopback = endpoint.address.ip().is_loopback();
         if !is_loopback && public_url.is_none() && !settings.oidc.is_empty() {
             tracing::warn!(
-                "clients will sign in for {url}: set `public_url` to the address that they use"
+                "clients will request tokens for {url}: set `public_url` to the URL that they connect to"
             );
         }
         eprintln!("toolwharf is at {url}/mcp");
         if let Some(who) = self.identities.keys.identify(token)
             && let Some(link) = self.front.guard().link(&who).await?
         {
-            eprintln!("sign a browser in, once and within 10 minutes: {link}");
+            eprintln!("sign in with a browser (once, within 10 minutes): {link}");
         }
         Ok(())
     }
@@ -515,7 +514,7 @@ async fn migrate_entries(projects: &Projects) {
     std::future::pending().await
 }
 
-/// Runs the task of an optional part. Without the part, it never returns.
+/// Runs an optional task. If there is no task, never returns.
 async fn run<T>(part: Option<T>, task: impl AsyncFnOnce(T)) {
     match part {
         Some(part) => task(part).await,
@@ -539,7 +538,7 @@ async fn follow_resources(hosting: &Hosting, _: &Projects, _: Option<&Replica>) 
         .is_some()
     {
         tracing::warn!(
-            "`[kubernetes] watch_namespace` is set, but this build has no Kubernetes: build it with `--features kubernetes`"
+            "`[kubernetes] watch_namespace` is set, but this build does not support Kubernetes: build Toolwharf with `--features kubernetes`"
         );
     }
     std::future::pending().await
@@ -564,7 +563,7 @@ fn dialable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The addresses of this gateway that tokens may name as audience, the one to show first.
+/// The addresses of this gateway that tokens may name as audience. The first one is shown to clients.
 fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
     if let Some(url) = &settings.public_url {
         return vec![url.clone()];

@@ -37,7 +37,7 @@ use backend::{
 };
 
 /// Error for a client that was disconnected with `toolwharf disconnect`.
-const NO_KEY: &str = "NAME has no valid key here: run `toolwharf connect NAME`";
+const NO_KEY: &str = "the client `NAME` has no valid key: run `toolwharf connect NAME`";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -155,7 +155,7 @@ async fn own(
     projects.admit(&scope).await?;
     if gateway.view(&scope).is_none() {
         gateway.shutdown(Instant::now() + STOP_TIMEOUT).await;
-        bail!("no such project or server in the configuration");
+        bail!("{}; `toolwharf ls` lists the servers", scope.missing());
     }
     let live = Live::new(sources, gateway.clone(), projects, args.overrides, myself);
     tokio::select! {

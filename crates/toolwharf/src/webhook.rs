@@ -54,7 +54,7 @@ async fn post(http: &Client, url: &str, warning: &Warning) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(
-                    "health warnings are not sent to the webhook: {} is not a URL: {error}",
+                    "cannot send health warnings: `{}` in `[hosting] webhook` is not a URL: {error}",
                     model::url_for_display(url)
                 );
                 return;
@@ -62,14 +62,14 @@ async fn post(http: &Client, url: &str, warning: &Warning) {
         };
         let why = match tokio::time::timeout(REQUEST_TIMEOUT, http.send(request)).await {
             Ok(Ok(response)) if response.status().is_success() => return,
-            Ok(Ok(response)) => format!("it answered {}", response.status()),
+            Ok(Ok(response)) => format!("HTTP {}", response.status()),
             Ok(Err(error)) => model::with_causes(&error),
             Err(_) => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
         };
         let url = model::url_for_display(url);
         tracing::warn!(
             attempt,
-            "a health warning did not reach the webhook {url}: {why}"
+            "cannot deliver a health warning to the webhook {url}: {why}"
         );
         if attempt < MAX_ATTEMPTS {
             tokio::time::sleep(RETRY_DELAY * attempt).await;

@@ -125,7 +125,7 @@ async fn compare(what: &str, requirements: &str, url: &str, direct: &Summary, di
     for line in lines.map(str::trim).filter(|line| !line.starts_with('#')) {
         let words: Vec<&str> = line.split(' ').collect();
         let [scenario, check, outcome] = words[..] else {
-            assert!(line.is_empty(), "{line:?} is not a difference");
+            assert!(line.is_empty(), "not three words: {line:?}");
             continue;
         };
         // Not every requirement set has every scenario.
@@ -204,7 +204,7 @@ async fn conformance_legacy_server() {
     compare("legacy HTTP", MODERN, &url, &new, LEGACY_SERVER).await;
 }
 
-/// Requests alternate between three replicas. The suite finds the same results as at one, for a server of each era.
+/// Requests alternate between three replicas. The results equal those without the gateway, for a server of each era.
 #[tokio::test]
 async fn d01_conformance_through_three_replicas() {
     let (_server, url) = conformant_http(&[]).await;
@@ -225,8 +225,8 @@ async fn d01_conformance_through_three_replicas() {
         let balancer = Balancer::before(&replicas).await;
         let url = format!("{}/mcp/-/{NAME}", balancer.url);
         let what = format!("{era} upstream, three replicas");
-        // The gateway uses the modern era with a modern server whatever the client speaks, so one client version is
-        // enough with a modern server.
+        // The gateway speaks the modern era to a modern server, whatever the client speaks, so one client version is
+        // enough.
         let mut differ = "";
         if era == "legacy" {
             compare(&what, LEGACY, &url, &old, "").await;
@@ -269,8 +269,8 @@ async fn conformance_names_in_the_aggregated_view() {
 async fn client_leg(host: &str) {
     let client = Bin::path("testkit-conformance-client");
     let command = format!("{} --host {host}", client.display());
-    // Sign-in differs between the two hosts only in how they are asked, so each host runs only the sign-in scenarios of
-    // its version.
+    // The two hosts differ only in how the gateway asks them to sign in, so each runs only the sign-in scenarios of its
+    // version.
     for (requirements, scenarios, of_login) in [(LEGACY, 5, 20), (MODERN, 8, 31)] {
         let has_logins = requirements == host;
         let scenarios = scenarios + if has_logins { of_login } else { 0 };

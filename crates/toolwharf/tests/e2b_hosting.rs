@@ -21,7 +21,7 @@ use crate::{
 
 const KEY: &str = "e2b_77aa00bb11cc22dd33ee44ff5500660077008800";
 const SECRET: &str = "s3cret-of-the-server";
-/// Deadline for each wait. Only a failure takes this long.
+/// Deadline for each wait, reached only if the test fails.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The parts that outlive the product: its directory, and E2B.
@@ -56,7 +56,7 @@ impl Site {
             .collect()
     }
 
-    /// Waits until there are this many sandboxes, and none of `gone`.
+    /// Waits until there are this many sandboxes, none of which is in `gone`.
     async fn until(&self, count: usize, gone: &[String]) {
         wait_for("the sandboxes", LONG_DEADLINE, async || {
             let now = self.sandboxes().await;
@@ -148,7 +148,7 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     // E2B enforces neither the CPU limit nor the process limit.
     assert!(!holds("cpu") && !holds("pids"), "{rows:#?}");
 
-    // The server's tools are in the catalog and can be called by their native names. The server has only its own
+    // The server's tools are in the catalog and can be called by their native names. The server sees only its own
     // variables.
     speaks(&host, &id).await;
     let listed = host.mcp("", "tools/list", json!({})).await.text();
@@ -165,7 +165,7 @@ async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
     checks::contains(&told["provider_reason"], &["the strongest"]);
     assert_eq!(site.sandboxes().await.len(), 2);
 
-    // The registration is refused with the unsupported feature.
+    // The registration is refused, and the error names the unsupported feature.
     let mut volumes = entry("h18-volumes");
     volumes["volumes"] = json!(["/data"]);
     let reply = host.rest("POST", "/mcp/servers", volumes).await;
@@ -212,7 +212,7 @@ async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
     assert_eq!(second.len(), 1);
     assert_ne!(first, second, "a restart gets a new sandbox");
 
-    // A sandbox that E2B ends counts as an exit of the server, too.
+    // If E2B ends a sandbox, this counts as a server exit, too.
     let client = RawClient::new(&format!("{}/stand-in/forget/{}", site.url, second[0]));
     client.send(http::Method::POST, &[], "").await;
     site.until(1, &second).await;

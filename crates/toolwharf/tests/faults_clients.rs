@@ -27,8 +27,7 @@ async fn others_are_served(peer: &mut Peer, limit: Duration) {
     within("another's answer", limit, echo(peer, "echo", 1)).await;
 }
 
-/// A call whose events are not read uses bounded memory, and holds its place at the server only as long as the server
-/// needs.
+/// A call whose events are not read uses bounded memory, and occupies the server only until the server has answered.
 #[tokio::test]
 async fn an_unread_stream_of_a_call_blocks_no_one() {
     let setup = Setup::new().tuned("one", json!({"maxConcurrency": 1}));
@@ -45,7 +44,7 @@ async fn an_unread_stream_of_a_call_blocks_no_one() {
     let mut peer = gateway.legacy().await;
     others_are_served(&mut peer, Duration::from_secs(15)).await;
     let grown = gateway.memory_peak() - before;
-    assert!(grown < 64 * 1024, "{grown} KiB more");
+    assert!(grown < 64 * 1024, "memory grew by {grown} KiB");
 }
 
 /// A stream that is not read uses bounded memory. Other streams and calls are not affected.
@@ -87,7 +86,7 @@ async fn an_unread_session_stream_costs_bounded_memory() {
     }
     let grown = gateway.memory_peak() - before;
     // 64 messages for each of the two clients, plus kernel and allocator overhead.
-    assert!(grown < 48 * 1024, "{grown} KiB more");
+    assert!(grown < 48 * 1024, "memory grew by {grown} KiB");
     let told = slow.notification(UPDATED, DEADLINE).await;
     assert!(told.is_some(), "the slow client gets no more messages");
 }
@@ -127,7 +126,7 @@ async fn an_unread_pipe_is_bounded_and_ends() {
         client.send(call).await;
     }
     let gateway = client.process().pid();
-    // When the child is idle, everything that can be buffered is buffered or dropped.
+    // Once the child is idle, all output has been buffered or dropped.
     let mut last = (0, Instant::now());
     wait_for("the flood to end", DEADLINE, async || {
         let now = common::private(gateway);
@@ -138,7 +137,7 @@ async fn an_unread_pipe_is_bounded_and_ends() {
     })
     .await;
     let peak = common::memory(gateway, "VmHWM:");
-    assert!(peak < 300 * 1024, "{peak} KiB");
+    assert!(peak < 300 * 1024, "peak memory: {peak} KiB");
     client.close_stdin();
     client.process().wait(Duration::from_secs(20)).await;
     common::gone(&[child], true, Duration::from_secs(2)).await;
@@ -292,7 +291,7 @@ async fn an_idle_subscription_of_a_modern_client_costs_little() {
     let mut streams = open(count).await;
     listeners(count).await;
     let grown = gateway.memory_now().saturating_sub(before);
-    assert!(grown <= KIB_EACH * count, "{grown} KiB more for {count}");
+    assert!(grown <= KIB_EACH * count, "memory grew by {grown} KiB");
     // Each subscribed client is notified of a change, and of the shutdown.
     let mut peer = gateway.modern().await;
     peer.tool("set_tools", json!({"count": 2})).await;

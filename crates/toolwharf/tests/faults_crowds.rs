@@ -79,7 +79,7 @@ fn others(gateway: &Gateway, goodput: &Arc<Goodput>) -> JoinSet<()> {
     tasks
 }
 
-/// The behaviour of a slow client: it sends nothing, half a head, half a body, or either at one byte per second.
+/// The behaviour of a slow client: it sends nothing, half a head, half a body, or one byte of either per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Silent,
@@ -219,15 +219,15 @@ async fn unfinished_bodies_take_bounded_memory() {
             }
         }
     }
-    assert!(open.len() >= 2, "{refused} of {count}");
-    assert!(refused >= count / 3, "{refused} of {count}");
+    assert!(open.len() >= 2, "{refused} of {count} refused");
+    assert!(refused >= count / 3, "{refused} of {count} refused");
     // A small body is accepted, even in two pieces.
     let mut peer = gateway.modern().await;
     let pad = "p".repeat(40_000);
     let answer = peer.tool("echo", json!({"n": 1, "pad": pad})).await;
     assert_eq!(answer.result()["structuredContent"]["n"], 1);
     let grown = gateway.memory_peak() - before;
-    assert!(grown < (room + 40) * 1024, "{grown} KiB more");
+    assert!(grown < (room + 40) * 1024, "memory grew by {grown} KiB");
     // A client that disconnects frees its share.
     drop(open);
     let long = call("echo", json!({"pad": "p".repeat(12 << 20)}));
@@ -239,7 +239,7 @@ async fn unfinished_bodies_take_bounded_memory() {
     .await;
 }
 
-/// Beyond the connection limit there is room for a local administrator, health checks and servers that are being
+/// Connections above the limit are reserved for a local administrator, health checks and servers that are being
 /// started.
 #[tokio::test]
 async fn beyond_the_cap_there_is_room_for_the_administrator() {
@@ -372,8 +372,10 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
         (unread <= room << 20).then_some(unread)
     })
     .await;
-    assert!(unread > room << 18, "{unread} bytes wait: too few");
-    gateway.logged("cut off a client that does not read").await;
+    assert!(unread > room << 18, "only {unread} bytes are unread");
+    gateway
+        .logged("disconnected a client that does not read")
+        .await;
     // A client that reads gets the whole response nevertheless.
     let mut peer = gateway.modern().await;
     let answer = peer.tool("big", json!({"bytes": bytes})).await;
@@ -381,7 +383,7 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
     let grown = gateway.memory_peak() - before;
     // A response in transit exists several times: as received, as rewritten, and as sent.
     let under_way = 8 * bytes as u64 / 1024;
-    assert!(grown < room * 1024 + under_way, "{grown} KiB more");
+    assert!(grown < room * 1024 + under_way, "grew by {grown} KiB");
 }
 
 /// Memory is returned after a peak: half a minute later the private memory is back to its previous level.

@@ -167,13 +167,13 @@ async fn a_slow_list_follows_when_it_is_there() {
     let start = Instant::now();
     echo(&mut peer, "good__tool_0", 1).await;
     at_once("the call", start);
-    // The call comes before the slow list has arrived.
+    // The slow list has not arrived yet.
     let first = tools(&mut peer).await;
     assert_eq!(first, ["good__tool_0"]);
     let told = peer
         .notification("notifications/tools/list_changed", Duration::from_secs(10))
         .await;
-    assert!(told.is_some(), "nobody was told");
+    assert!(told.is_some(), "the list change was not announced");
     wait_for("the slow one's tools", Duration::from_secs(5), async || {
         tools(&mut peer).await.len() == 4
     })

@@ -109,7 +109,7 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
         dupkeys {"kind":"nested"} Error duplicate key "content"
         dupkeys {"kind":"result"} Error duplicate key "result"
         dupkeys {"kind":"id"} Error duplicate key "id"
-        crash {"code":3} Error went away
+        crash {"code":3} Error disconnected
         late {"ms":2500} Error did not answer
         stderr {"bytes":20000000,"newlines":false} Text wrote to stderr
         fail {"text":"as_tools_do"} Text as_tools_do
@@ -235,7 +235,7 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
     let before = gateway.memory_peak();
     let witness = Witness::new(&gateway).await;
     // If calls had to wait for the flood, at most one would be answered during it, however long it takes. A busy
-    // machine may not manage two during the first flood, so it is repeated.
+    // machine may not manage two during the first flood, so the flood is repeated.
     let mut floods = 0;
     let answer = loop {
         let before = witness.answered();
@@ -251,7 +251,7 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
     let ended = answer.response.get("error").is_some() || answer.text() == "flooded";
     assert!(ended, "{answer:?}");
     let grown = gateway.memory_peak() - before;
-    assert!(grown < 64 * 1024, "{grown} KiB more for {bytes} bytes");
+    assert!(grown < 64 * 1024, "{grown} KiB for {bytes} bytes");
     // A line slightly over the limit fails its call at once, with the reason.
     for server in ["bad", "http"] {
         let big = format!("{server}__big");
@@ -285,8 +285,8 @@ fn too_long(answer: &Outcome, since: Duration, what: &str) {
 /// Asserts that the gateway's private memory has not grown much beyond `before` KiB.
 fn little_is_kept(gateway: &Gateway, before: u64, what: &str) {
     let grown = gateway.private_peak() - before;
-    eprintln!("{what}: {grown} KiB more of 24 MiB");
-    assert!(grown < 24 * 1024, "{what}: {grown} KiB more");
+    eprintln!("{what}: memory grew by {grown} KiB of at most 24 MiB");
+    assert!(grown < 24 * 1024, "{what}: memory grew by {grown} KiB");
 }
 
 /// A line that exceeds every limit ends its call as soon as the limit is exceeded. Little of the line stays in memory,
@@ -398,7 +398,7 @@ async fn an_answer_over_http_that_is_too_long_ends_its_call_at_once() {
     for name in ["json", "events", "json", "events"] {
         let answer = peer.tool(name, json!({})).await;
         let passed = *at.borrow_and_update();
-        let passed = passed.expect("it sends more than the limit");
+        let passed = passed.expect("the server sends more than the limit");
         too_long(&answer, passed.elapsed(), name);
         echo(&mut peer, "echo", 1).await;
         little_is_kept(&gateway, before, name);
@@ -431,7 +431,7 @@ async fn a_flood_of_stderr_costs_bounded_memory() {
         assert_eq!(answer.text(), "wrote to stderr");
     }
     let grown = gateway.memory_peak() - before;
-    assert!(grown < 16 * 1024, "{grown} KiB more");
+    assert!(grown < 16 * 1024, "memory grew by {grown} KiB");
 }
 
 /// A server crashes during a call with other calls in flight: all of them end, and the server is running again within 5
@@ -453,14 +453,14 @@ async fn a_crash_ends_all_its_calls_and_it_comes_back() {
         for _ in 0..5 {
             begun.push(peer.begin("tools/call", slow.clone()).await);
         }
-        // A call that has a place but was not sent yet would go to the next instance.
+        // A call that left the queue but was not sent yet would go to the next instance.
         counts(&mut peer, "one__running", 5, DEADLINE).await;
         let start = Instant::now();
         let crash = json!({"name": "one__crash", "arguments": {"code": code}});
         begun.push(peer.begin("tools/call", crash).await);
         for id in begun {
             let response = peer.finish_within(id, Duration::from_secs(2)).await;
-            let response = response.expect("a call hangs");
+            let response = response.expect("all calls end");
             assert!(is_away(&response), "{response}");
         }
         let limit = Duration::from_secs(5).saturating_sub(start.elapsed());
@@ -474,7 +474,7 @@ async fn a_crash_ends_all_its_calls_and_it_comes_back() {
     witness.finish(2).await;
 }
 
-/// A cancellation frees the call's place, even if the server never ends the call.
+/// A cancelled call no longer counts against the concurrency limit, even if the server never ends the call.
 #[tokio::test]
 async fn a_cancelled_call_gives_its_place_back() {
     let options = json!({"callTimeoutMs": 60_000, "maxConcurrency": 1});

@@ -51,7 +51,7 @@ async fn whoever_opens_most_sessions_loses_them_first() {
     assert_eq!(status(&quiet).await, 200);
     assert_eq!(status(&first).await, 404);
     assert_eq!(status(&last).await, 200);
-    assert_eq!(status(&listening).await, 200, "it is in use");
+    assert_eq!(status(&listening).await, 200, "a session in use was closed");
     let open = gateway.metric("sessions", None).await.unwrap();
     let expected = 20..=MAX_SESSIONS as u64;
     assert!(expected.contains(&open), "{open} sessions");
@@ -72,7 +72,7 @@ async fn watched_resources_are_shared_out() {
         .settings("[limits]\nmax_subscriptions = 50\n")
         .connected()
         .await;
-    // Returns whether there was room.
+    // Returns whether the limit allowed the request.
     let asked = async |client: &RawClient, verb: &str, n: usize| {
         let uri = json!({"uri": format!("resource://one/scripted://{n}")});
         let reply = ask(client, &format!("resources/{verb}"), uri).await.text();
@@ -91,7 +91,7 @@ async fn watched_resources_are_shared_out() {
     assert!(!asked(&second, "subscribe", 0).await);
     let other = session(&client(&gateway, "other")).await;
     assert!(asked(&other, "subscribe", 0).await);
-    // A subscription that is released is available again.
+    // Subscriptions that end make room for others.
     assert!(asked(&greedy, "unsubscribe", 1).await);
     assert_eq!(greedy.delete(&[]).await.status, 204);
     assert!(asked(&second, "subscribe", 0).await);

@@ -94,7 +94,7 @@ async fn write_on(running: Arc<Running>, acknowledged: Arc<Acknowledged>, round:
     }
 }
 
-/// Asserts that everything acknowledged exists and no call is open.
+/// Asserts that all acknowledged writes exist and no call record is open.
 async fn check(running: &Running, acknowledged: &Acknowledged) {
     let mut missing = acknowledged.secrets.lock().unwrap().clone();
     each_row(running, "/projects/p/secrets", "secrets", |row| {
@@ -135,7 +135,7 @@ async fn each_row(running: &Running, path: &str, list: &str, mut more: impl FnMu
     }
 }
 
-/// Kills the gateway with SIGKILL at any moment. Acknowledged writes exist after the next start, and the database is
+/// Kills the gateway with SIGKILL at random times. Acknowledged writes exist after the next start, and the database is
 /// intact.
 async fn kill_9(kept: Kept, rounds: u64) {
     let acknowledged = Arc::new(Acknowledged::default());
@@ -261,8 +261,8 @@ async fn call(running: &Running, n: u64) -> Result<(), (u16, String)> {
     Err((reply.status.as_u16(), message.to_owned()))
 }
 
-/// While the database is unreachable, calls are refused with the reason, and reads that do not need it work. When it is
-/// back, everything works within five seconds, and no unrecorded call was made.
+/// While the database is unreachable, calls are refused with the reason, and reads that do not need the database work.
+/// When it is back, everything works within five seconds, and no unrecorded call was made.
 async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     let counted = async || {
         let reply = tool(running, "counter", json!({})).await;
@@ -425,7 +425,7 @@ async fn wrong_key(kept: Kept) {
     let before = database();
     std::fs::write(kept.data("master.key"), "0".repeat(64)).unwrap();
     let words = kept.refused().await;
-    let why = "is not the one that this database's secrets were sealed with";
+    let why = "is not the key that this database's secrets were encrypted with";
     holds(&words, &[why, "TOOLWHARF_MASTER_KEY_OLD"]);
     assert!(!words.contains(key.trim()));
     std::fs::write(kept.data("master.key"), "no key").unwrap();
@@ -434,10 +434,10 @@ async fn wrong_key(kept: Kept) {
     std::fs::write(kept.data("master.key"), &key).unwrap();
     let running = kept.start().await;
     assert_eq!(secret_of(&running).await, "sesame");
-    // Without the key file, a new key is generated, which does not match either.
+    // Without the key file, a new key is generated, and that key does not match either.
     running.stop().await;
     std::fs::remove_file(kept.data("master.key")).unwrap();
-    holds(&kept.refused().await, &["Restore that key"]);
+    holds(&kept.refused().await, &["Restore the old key"]);
 }
 
 on_both!(a_wrong_master_key_is_refused, super::wrong_key);

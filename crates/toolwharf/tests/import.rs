@@ -18,7 +18,7 @@ async fn import(home: &Home, from: &str) -> Value {
     assert_eq!(again.json()["added"], json!([]), "{again:?}");
     assert_eq!(again.json()["clashes"], json!([]), "{again:?}");
     assert_eq!(imported(home), servers);
-    // The written file can be served.
+    // Toolwharf accepts the file that the import wrote.
     home.run("ls").await.code(0);
     said.json()
 }

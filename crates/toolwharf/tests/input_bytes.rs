@@ -412,7 +412,7 @@ async fn payloads_pass_unchanged_through_every_kind_of_server() {
     client.finish(Duration::from_secs(20)).await;
 }
 
-/// Compares the same with HTTP clients, including line breaks between tokens.
+/// The same comparison with HTTP clients, which may also send line breaks between tokens.
 #[tokio::test]
 async fn payloads_pass_unchanged_over_http() {
     let (seed, mut random) = Random::seeded();

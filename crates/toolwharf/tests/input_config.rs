@@ -172,11 +172,11 @@ async fn on_a_change_the_running_configuration_stays() {
         .await;
         assert_eq!(tools(&mut peer).await, listed, "{what}");
         let now = pid_of(&mut peer, "pid").await;
-        assert_eq!(now, pid, "{what}: it was restarted");
+        assert_eq!(now, pid, "{what}: the server was restarted");
     }
     // A mistake in the settings file is handled in the same way. The file may disappear for a moment.
     gateway.replace(&gateway.settings_file(), "naming = \"no-such\"\n");
-    gateway.logged("bad `naming`").await;
+    gateway.logged("invalid `naming`").await;
     assert_eq!(pid_of(&mut peer, "pid").await, pid);
     std::fs::remove_file(&file).unwrap();
     gateway.logged("does not exist").await;

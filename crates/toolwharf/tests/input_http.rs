@@ -37,7 +37,7 @@ fn modern_call() -> (Value, [(&'static str, &'static str); 3]) {
 /// Asserts that no call has reached the server.
 async fn nothing_forwarded(gateway: &Gateway) {
     let calls = gateway.metric("calls_total", Some("one")).await;
-    assert_eq!(calls, Some(0), "something was forwarded");
+    assert_eq!(calls, Some(0), "a request was forwarded");
 }
 
 fn check(reply: &Reply, status: u16, code: i64, what: &str) {
@@ -188,7 +188,7 @@ async fn a_huge_body_is_refused_without_reading_it() {
     }
     nothing_forwarded(&gateway).await;
     let grown = gateway.memory_peak() - before;
-    assert!(grown < 80 * 1024, "{grown} KiB more");
+    assert!(grown < 80 * 1024, "memory grew by {grown} KiB");
 }
 
 /// A header that contradicts the body, is missing or is repeated gives -32020, and nothing is forwarded.
@@ -248,7 +248,7 @@ async fn headers_that_contradict_the_body_are_refused() {
         assert!(answer.contains("-32020"), "{twice}: {answer}");
     }
     nothing_forwarded(&gateway).await;
-    // An encoded name with the same meaning is not a contradiction.
+    // The name in the header may be base64-encoded.
     let same = with("mcp-name", "=?base64?ZWNobw==?=");
     let reply = client.post_with(&same, call.to_string()).await;
     assert!(reply.response().get("result").is_some(), "{}", reply.text());
@@ -543,7 +543,7 @@ async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
     for list in lists {
         assert!(list["result"]["tools"].is_array(), "{list}");
     }
-    // The responses have 40 MB together.
+    // Together, the responses are 40 MB long.
     let big = |id: usize| rpc::call(id, "big", json!({"bytes": 2_000_000}));
     let batch = format!("[{}]", (0..20).map(big).collect::<Vec<_>>().join(","));
     let reply = client.post(batch).await;
@@ -562,5 +562,5 @@ async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
         says(answer, &["send this request on its own"]);
     }
     let grown = gateway.memory_peak() - before;
-    assert!(grown < 200 * 1024, "{grown} KiB more");
+    assert!(grown < 200 * 1024, "memory grew by {grown} KiB");
 }

@@ -185,7 +185,7 @@ async fn u08_its_own_address_behind_another_is_found_out() {
     };
     tokio::select! {
         () = looking => {}
-        () = forwarding => panic!("the proxy ended"),
+        () = forwarding => panic!("the proxy ended too early"),
     }
 }
 

@@ -63,7 +63,6 @@ fn find_in_files(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the descendants of `root`.
 fn descendants(root: u32) -> Vec<u32> {
     let mut parents = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -104,7 +103,7 @@ async fn canaries(mut kept: Kept) {
     }
     let mut holder = scripted("holder", &[]);
     holder["env"] = json!({"TOKEN": "${IN_ENV}"});
-    // No server listens there: the error must not contain the address.
+    // No server listens at this address. The error must not contain it.
     let remote = json!({
         "url": "http://user:${IN_URL}@127.0.0.1:9/mcp?key=${IN_URL}",
         "headers": {"Authorization": "Bearer ${IN_HEADER}"},

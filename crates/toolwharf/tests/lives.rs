@@ -91,7 +91,7 @@ async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
             let answer = peer.tool("echo", json!({"n": round})).await.response;
             // The gateway may not have noticed the kill yet.
             let went = answer["error"]["message"].as_str();
-            (!went.is_some_and(|why| why.contains("went away during"))).then_some(answer)
+            (!went.is_some_and(|why| why.contains("disconnected during"))).then_some(answer)
         })
         .await;
         let echo = &answer["result"]["structuredContent"]["n"];
@@ -120,8 +120,11 @@ async fn u05_a_change_in_mid_call_makes_no_second_process() {
         changed["env"] = json!({"NEW": "yes"});
         servers.insert("one".to_owned(), changed);
     });
-    let cut = peer.finish_within(cut, DEADLINE).await.expect("it hangs");
-    checks::contains(&cut["error"]["message"], &["`one` went away during `slow`"]);
+    let cut = peer.finish_within(cut, DEADLINE).await.expect("ended");
+    checks::contains(
+        &cut["error"]["message"],
+        &["`one` disconnected during `slow`"],
+    );
     // The old process takes long to exit. Calls in the meantime wait.
     let env = other.tool("env", json!({})).await;
     assert_eq!(env.result()["structuredContent"]["NEW"], "yes");

@@ -2,7 +2,7 @@
 //!
 //! There is one test per kind of server. Each runs the same conversation with all kinds of clients, once in the
 //! aggregated view (prefixed names, `resource://` URIs) and once in the view of the single server. A failing cell is
-//! named in the error. Deliberately absent: features that only one era has, beyond their refusal.
+//! named in the error. Deliberately absent: features of a single era, except that they are refused in the other.
 
 mod common;
 
@@ -320,7 +320,7 @@ async fn changes(peer: &mut Peer, view: View) {
 async fn refusals(mut peer: Peer, view: View) {
     for tool in ["ask_sampling", "ask_elicitation", "ask_roots"] {
         let outcome = call(&mut peer, view, tool).await;
-        // A legacy server learns that the client cannot answer when it asks. A modern server knows it beforehand.
+        // A legacy server asks and gets an error. A modern server knows beforehand that the client cannot answer.
         assert!(outcome.asked.is_empty(), "{outcome:?}");
         let is_refused = outcome.response.get("error").is_some()
             || outcome.result()["isError"] == true

@@ -27,7 +27,7 @@ fn question(method: &str) -> Value {
     json!({ "method": method, "params": params })
 }
 
-/// A gateway with a scripted server of these settings, which is connected.
+/// A gateway with a scripted server that has these settings and is connected.
 async fn gateway(options: Value) -> Gateway {
     let one = with(scripted("one", &[]), options);
     Setup::new().server("one", one).connected().await
@@ -218,7 +218,7 @@ async fn a_server_that_asks_gets_one_session_at_a_time() {
     assert_eq!(most_held(&mut [gateway.legacy().await]).await, 4);
 }
 
-/// Over HTTP, a legacy server may send requests on the session's stream. They name no call, as over stdio.
+/// Over HTTP, a legacy server may send requests on the session's stream. As over stdio, such a request names no call.
 #[tokio::test]
 async fn an_http_server_that_asks_gets_one_session_at_a_time() {
     let mut server = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);

@@ -103,7 +103,7 @@ impl Home {
         let mut command = self.clean(command);
         command.envs(env.iter().copied()).stdin(Stdio::null());
         let output = within(client, CLIENT_TIMEOUT, command.output()).await;
-        let output = output.expect("it starts");
+        let output = output.expect("the client starts");
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         let status = output.status;

@@ -52,7 +52,7 @@ struct World {
     site: Site,
 }
 
-/// Servers, and how many tools each of them has at least.
+/// The servers, with the minimum number of tools of each.
 const SERVERS: [(&str, usize); 6] = [
     ("everything", 10),
     ("files", 14),
@@ -84,7 +84,7 @@ async fn world() -> World {
         .server("time", official("time", "--local-timezone=Europe/Paris"))
         .server("fetch", official("fetch", "--allow-private-ips"))
         .server("git", official("git", &git))
-        // The server crashes at startup wherever its file is. With this path it leaves no file behind.
+        // This server crashes at startup with any path. With this one it leaves no file behind.
         .server("sqlite", official("sqlite", &sqlite))
         .serve()
         .await;

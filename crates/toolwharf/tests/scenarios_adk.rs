@@ -202,10 +202,10 @@ async fn p10_the_connection_is_made_when_the_toolset_is_built() {
         starts
     };
     let endpoint = endpoint(&gateway);
-    assert_eq!(started().await, [0, 0], "it was started at boot");
+    assert_eq!(started().await, [0, 0], "a server was started at boot");
     for _ in 0..3 {
         convert_noon(&tools(&toolset(endpoint.clone()).await).await).await;
-        assert_eq!(started().await, [1, 1], "a later run did not reuse it");
+        assert_eq!(started().await, [1, 1], "a run restarted a server");
     }
 
     // If the endpoint is unreachable, the error names it.

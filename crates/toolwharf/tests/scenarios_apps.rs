@@ -116,7 +116,7 @@ async fn calls_of_apps_reach_their_own_server() {
     let mut peer = gateway.legacy().await;
     let one = pid(&mut peer, "one__pid", json!({})).await;
     assert!(one.is_string());
-    // Hosts may read views in advance, so the last tool call is better evidence than the last read.
+    // An app call goes to the server of the last tool call, not of the last read: hosts may read views in advance.
     read(&mut peer, "one").await;
     read(&mut peer, "two").await;
     assert_eq!(pid(&mut peer, "pid", json!({})).await, one);

@@ -171,12 +171,13 @@ async fn r03_what_cannot_be_read_as_it_is_is_told() {
     );
 }
 
-/// A06, A08 and a server that dies during a turn: each error becomes a tool result, and the turn continues.
+/// A call of an unknown tool, and a server that dies during a turn: each error becomes a tool result, and the turn
+/// continues.
 #[tokio::test]
 async fn a08_an_unknown_tool_and_a_dying_server_are_results() {
     let unknown = json!({ "tool_results": [
         { "id": "t1", "equals": "Unknown tool: no_such_tool", "is_error": true },
-        { "id": "t2", "contains": "went away", "is_error": true },
+        { "id": "t2", "contains": "disconnected", "is_error": true },
     ] });
     let script = turns(&[
         asks(&[

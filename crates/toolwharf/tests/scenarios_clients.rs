@@ -125,7 +125,7 @@ impl Home {
         serde_json::from_str::<Value>(&text).expect("JSON")["mcpServers"].clone()
     }
 
-    /// Returns the files about clients in the data directory.
+    /// Returns the files in the data directory's `clients` folder.
     fn kept(&self) -> Vec<PathBuf> {
         let folder = self.path(".local/share/toolwharf/clients");
         let entries = fs::read_dir(folder).expect("a folder");
@@ -268,7 +268,7 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
     let windsurf = "Windsurf is not installed";
     for (client, parts) in [
         ("cursor", &["mcp.json:3:", "help:"][..]),
-        ("codex", &["it is a directory", "config.toml", "help:"]),
+        ("codex", &["is a directory", "config.toml", "help:"]),
         ("zed", &[owner, "as that user"]),
         ("goose", &["config.yaml", "by hand"]),
         ("windsurf", &[windsurf, "mcp_config.json", "Start it once"]),
@@ -362,7 +362,7 @@ async fn c08_root_follows_no_link_of_another_user() {
         lchown(home.path(file), Some(THEIRS), None).expect("run this as root");
         let link = home.path(file).display().to_string();
         for line in ["connect cursor --yes", "connect cursor --yes --move"] {
-            let help = "help: run this as the owner of the file";
+            let help = "help: run the command as the owner of the file";
             let parts = [&*link, "the user with id 65533", help];
             let said = home.run(line).await.ends(line, 1, &parts);
             assert_eq!(said.err.matches("the symbolic link").count(), 1, "{said:?}");
@@ -480,7 +480,7 @@ async fn c08_without_a_gateway_a_client_has_a_key_all_the_same() {
     drop(client);
     home.run("disconnect cursor --yes").await.code(0);
     let said = home.run("stdio --client cursor").await.code(1);
-    said.says("cursor has no valid key here: run `toolwharf connect cursor`");
+    said.says("the client `cursor` has no valid key: run `toolwharf connect cursor`");
 }
 
 #[tokio::test]

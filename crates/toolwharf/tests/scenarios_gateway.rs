@@ -1,4 +1,4 @@
-//! Scenarios G of SCENARIOS.md: lists, names, routing, resources, and changes while clients are connected.
+//! Scenarios G of the acceptance list: lists, names, routing, resources, and changes while clients are connected.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
@@ -346,7 +346,7 @@ async fn g11_a_disabled_server_is_gone_at_once() {
         assert!(prompts(peer).await.is_empty());
     }
     let ended = peers[0].finish_within(hanging, MAX_FILE_DELAY).await;
-    says(&ended.expect("the call in flight hangs"), &["gone"]);
+    says(&ended.expect("the call in flight ends"), &["gone"]);
     common::gone(&[pid], false, Duration::from_secs(5)).await;
     let since = gateway.metric("server_starts_total", Some("one")).await;
     assert_eq!(starts, since);

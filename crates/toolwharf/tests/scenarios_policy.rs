@@ -1,4 +1,4 @@
-//! The policies of DESIGN.md through configuration: start, sharing, naming.
+//! The policies that the configuration sets: start, sharing, naming.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn started(notes: &std::path::Path) -> Vec<Vec<String>> {
 async fn a10_sequential_starts_one_after_another() {
     let setup = Setup::new().settings("start = \"sequential\"\nnaming = \"always-prefix\"\n");
     let notes = setup.folder().join("notes");
-    // The first servers are the slowest: started in parallel, they would not be first.
+    // The first servers take longest to start. In parallel, `c-up` would precede `a-up`.
     let gateway = setup
         .server("a", noted("a", &notes, "sleep 0.4; echo a-up >> \"$0\";"))
         .server("b", noted("b", &notes, "sleep 0.2; echo b-up >> \"$0\";"))
@@ -74,7 +74,7 @@ async fn a_clash_of_preserved_names_is_an_error() {
     assert!(said.contains("ERROR"), "{said}");
 }
 
-/// A server of which each session has a separate instance, and at most this many.
+/// A server with a separate instance for each session, and at most this many instances.
 async fn own_instances(limit: usize) -> Gateway {
     let limits = format!("[limits]\nmax_session_instances = {limit}\nstop_grace = \"1s\"\n");
     let own = with(scripted("own", &[]), json!({"sharing": "session"}));

@@ -1,4 +1,4 @@
-//! Scenarios P of SCENARIOS.md: transports, projects of the configuration file, and endpoints for orchestrators.
+//! Scenarios P of the acceptance list: transports, projects of the configuration file, and endpoints for orchestrators.
 
 mod common;
 
@@ -32,7 +32,7 @@ async fn p03_stdio_is_a_child_of_command_args_and_env() {
     assert_eq!(cwd.text(), folder.to_str().unwrap());
 }
 
-/// A reconfigured server is terminated; the new one does not wait for its exit.
+/// A reconfigured server's process is terminated; the new process does not wait for its exit.
 #[tokio::test]
 async fn p05_a_reconfigured_server_is_terminated_then_killed() {
     let setup =
@@ -71,7 +71,7 @@ async fn p05_a_reconfigured_server_is_terminated_then_killed() {
     // The killed server had time to exit by itself.
     assert!(start.elapsed() >= Duration::from_millis(1500));
     let told = std::fs::read_to_string(told).unwrap();
-    assert!(told.contains("term"), "it was killed without SIGTERM");
+    assert!(told.contains("term"), "killed without SIGTERM");
 }
 
 /// Starts a scripted server over HTTP+SSE. Returns its process and URL.
@@ -119,7 +119,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
     let cut = within("the cut call's end", limit, cut).await;
     assert!(is_away(&cut.response), "{cut:?}");
     let other = peer.finish_within(other, limit).await;
-    let other = other.expect("the other call hangs");
+    let other = other.expect("the other call ends");
     assert!(is_away(&other), "{other}");
     echoes("the stream's return", Duration::from_secs(5), &mut peer).await;
     // The server is down for longer: no call waits for it, its tools stay in the list, and attempts become rarer.

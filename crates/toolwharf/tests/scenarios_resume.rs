@@ -61,7 +61,7 @@ async fn next(stream: &mut Streaming) -> Event {
     event.expect("an event")
 }
 
-/// Returns the next events, this many.
+/// Returns the next `count` events.
 async fn take(stream: &mut Streaming, count: usize) -> Vec<Event> {
     let mut events = Vec::new();
     for _ in 0..count {
@@ -202,7 +202,7 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     assert_eq!(progress(&events), (1..=60).collect::<Vec<_>>());
     assert_eq!(answer(&events), "progressed");
     let ids: HashSet<&str> = events.iter().map(id).collect();
-    assert_eq!(ids.len(), events.len(), "an id twice");
+    assert_eq!(ids.len(), events.len(), "an event id was used twice");
     // The events came from this stream, and the call was made once.
     assert_eq!(gateway.metric("calls_total", Some("one")).await, Some(1));
 
@@ -210,7 +210,7 @@ async fn a_dropped_stream_goes_on_where_it_broke_off() {
     let again = rest(resume(&client, id(&events[40])).await).await;
     assert_eq!(again[1..], events[41..]);
     let over = resume(&client, id(events.last().unwrap())).await;
-    assert_eq!(over.status, 405, "there is nothing to wait for");
+    assert_eq!(over.status, 405, "no event is left to resume");
 }
 
 /// A response that arrives while its client is disconnected waits until the client resumes the stream.
@@ -348,7 +348,7 @@ async fn what_is_held_is_bounded() {
         last = id(&reply.events()[0]).to_owned();
     }
     let grown = gateway.memory_now().saturating_sub(before);
-    assert!(grown < 48 * 1024, "{grown} KiB more");
+    assert!(grown < 48 * 1024, "memory grew by {grown} KiB");
     let again = rest(resume(&client, &last).await).await;
     assert_eq!(answer(&again).len(), 2_000_000);
 }

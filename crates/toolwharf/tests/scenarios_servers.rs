@@ -129,7 +129,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
         "/mcp/servers/added",
     ] {
         let row = row(&gateway, path, "running").await;
-        // The same limits are listed for each, and they are enforced or not for the same reason.
+        // Each server lists the same limits, with the same reasons why they are enforced or not.
         let told = |one: &Value| {
             let how = match one["what"] == "privileges" {
                 true => Value::Null,

@@ -1,4 +1,4 @@
-//! Scenarios S09 and S10 of SCENARIOS.md: users with tokens of a real issuer.
+//! Scenarios S09 and S10 of the acceptance list: users with tokens of a real issuer.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
@@ -45,12 +45,10 @@ fn with(gateway: &Gateway, path: &str, token: &str) -> RawClient {
         .with("authorization", &format!("Bearer {token}"))
 }
 
-/// Sends `initialize` with this token.
 async fn initialize(gateway: &Gateway, path: &str, token: &str) -> Reply {
     with(gateway, path, token).post(INITIALIZE).await
 }
 
-/// Returns the status of `initialize` with this token.
 async fn status(gateway: &Gateway, path: &str, token: &str) -> u16 {
     initialize(gateway, path, token).await.status.as_u16()
 }

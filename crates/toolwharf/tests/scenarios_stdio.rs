@@ -385,7 +385,7 @@ async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
     let options = "--standalone --server confined";
     let mut alone = peer_beside(&gateway, LEGACY, options).await;
     let answer = alone.tool("pid", json!({})).await.response;
-    says(&answer, &["only `toolwharf serve` runs those"]);
+    says(&answer, &["only `toolwharf serve` runs sandboxes"]);
     // The server that the gateway runs still works.
     let mut peer = peer_beside(&gateway, LEGACY, "--server confined").await;
     pid(&mut peer).await;
@@ -497,5 +497,5 @@ async fn u07_a_client_that_does_not_read_is_given_up() {
     })
     .await;
     // Up to 64 MiB of complete responses may be queued.
-    assert!(most > 32 << 10 && most < 160 << 10, "{most} KiB");
+    assert!(most > 32 << 10 && most < 160 << 10, "peak: {most} KiB");
 }

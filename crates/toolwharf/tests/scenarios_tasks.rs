@@ -60,7 +60,6 @@ async fn start(peer: &mut Peer, name: &str, arguments: Value) -> Value {
     task
 }
 
-/// Sends a request about a task.
 async fn about(peer: &mut Peer, method: &str, id: &Value) -> Outcome {
     peer.request(method, json!({ "taskId": id })).await
 }
@@ -171,7 +170,7 @@ async fn a_tasks_status_is_told_to_nobody_else() {
         calls.tool("notify", arguments).await;
     }
     let other = listens.notification("notifications/other", DEADLINE).await;
-    assert!(other.is_some(), "other notifications reach all sessions");
+    assert!(other.is_some(), "not sent to all sessions");
     for method in ["notifications/tasks/status", "notifications/tasks"] {
         let told = listens.notification(method, Duration::ZERO).await;
         assert_eq!(told, None);

@@ -137,8 +137,8 @@ async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
     checks::contains(&llm.requests().await[2]["body"]["system"], &["Be brief."]);
 }
 
-/// Each project sets whether a server of the file that fails to start also fails its chats. A chat that fails to start
-/// leaves no conversation and no run.
+/// Each project sets whether its chats fail if a server of the file fails to start. A chat that fails to start leaves
+/// no conversation and no run.
 #[tokio::test]
 async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_leaves_nothing() {
     let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
@@ -210,7 +210,7 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
     for (project, naming) in [("one", json!("last-wins")), ("other", Value::Null)] {
         let path = format!("/projects/{project}");
         put(&gateway, &path, json!({ "naming": naming })).await;
-        // The first server is put again at the end, and keeps its place.
+        // Putting `zeta` a second time does not make it the later one.
         for (name, about) in [("zeta", ""), ("alpha", ""), ("zeta", "again")] {
             let described = format!("Of-{name}");
             let options = [GOOD, &["--description", &described]].concat();
@@ -234,7 +234,7 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
     checks::lacks(about.join("\n"), &["`tool_0` of server `zeta`"]);
     // If clients get both tools, each log line says to whom it applies.
     for parts in [
-        &["the agent uses the one of `alpha`"][..],
+        &["the agent uses the tool of `alpha`"][..],
         &["both offer", "as a prefix"],
     ] {
         let is_it = |line: &&str| parts.iter().all(|part| line.contains(part));

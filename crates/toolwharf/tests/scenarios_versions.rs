@@ -87,7 +87,7 @@ async fn g15_a_real_server_of_2024_11_05() {
     }
 }
 
-/// Tests a version in between: requests in both directions, progress, cancellation, log messages, changes.
+/// Tests an intermediate version: requests in both directions, progress, cancellation, log messages, changes.
 async fn revision(revision: &str) {
     let version = ["--protocol-version", revision];
     let options = [&version[..], &["--prompts", "2", "--resources", "2"]].concat();

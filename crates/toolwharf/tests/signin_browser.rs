@@ -144,16 +144,21 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
         assert!(reply.header("set-cookie").is_none());
         holds(&reply.text(), &[said]);
     }
-    // A response is valid once, in the tab that started, and with its state.
+    // A response is valid once, in the tab that began the sign-in, and with the original `state`.
     let (begun, tab) = begin(&gateway, "corp", url).await;
     let back = issuer.sign_in(&begun, "ann").await;
     let wrong = back.replace("state=", "state=0");
     let foreign = come_back(&gateway, &back, &tab, issuer.url()).await;
     assert_eq!(foreign.status, 403, "{}", foreign.text());
-    for (place, tab) in [(&back, "stolen"), (&back, &*tab), (&wrong, &*tab)] {
+    let used = "was used already, or has expired";
+    for (place, tab, why) in [
+        (&back, "stolen", "began in another tab"),
+        (&back, &*tab, used),
+        (&wrong, &*tab, used),
+    ] {
         let reply = come_back(&gateway, place, tab, url).await;
         assert_eq!(reply.status, 400);
-        holds(&reply.text(), &["began in another tab"]);
+        holds(&reply.text(), &[why]);
     }
     // The redirect alone signs no one in, whatever cookies the browser sends.
     let (begun, tab) = begin(&gateway, "corp", url).await;

@@ -36,7 +36,7 @@ pub(crate) struct Recipe {
     /// Cooking or baking time in minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cook_minutes: Option<u32>,
-    /// The source of the recipe: an http or https URL. At most one recipe has each URL.
+    /// The source of the recipe: an http or https URL. Each URL belongs to at most one recipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source_url: Option<String>,
     /// Words for finding it, such as `soup` or `vegan`. At most 20.
@@ -84,7 +84,7 @@ impl Recipe {
             lines.iter_mut().for_each(tidy);
             lines.retain(|line| !line.is_empty());
             if lines.is_empty() {
-                wrong.push(format!("`{what}` is empty: a recipe needs at least one"));
+                wrong.push(format!("`{what}` is empty: give at least one entry"));
             }
             if lines.len() > MAX_LINES {
                 wrong.push(format!(
@@ -121,8 +121,8 @@ impl Recipe {
             ("prep_minutes", self.prep_minutes, MAX_MINUTES),
             ("cook_minutes", self.cook_minutes, MAX_MINUTES),
         ] {
-            if number.is_some_and(|number| number > most) {
-                wrong.push(format!("`{what}` must be at most {most}"));
+            if let Some(number) = number.filter(|number| *number > most) {
+                wrong.push(format!("`{what}` is {number}; at most {most} is allowed"));
             }
         }
         if self.servings == Some(0) {
@@ -137,7 +137,7 @@ impl Recipe {
                     self.source_url = Some(url.into());
                 }
                 _ => wrong.push(format!(
-                    "`source_url` is not an http or https URL: {:?}; leave it out if there is none",
+                    "`source_url` must be an http or https URL, not {:?}; leave it out if there is none",
                     source.chars().take(100).collect::<String>()
                 )),
             }

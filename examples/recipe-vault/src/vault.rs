@@ -85,7 +85,7 @@ impl Vault {
         };
         let pool = opened.await;
         let pool =
-            pool.with_context(|| format!("cannot open the recipes in {}", file.display()))?;
+            pool.with_context(|| format!("cannot open the recipe database {}", file.display()))?;
         Ok(Self { pool })
     }
 

@@ -71,7 +71,7 @@ export async function ok<T>(asked: Promise<Answer<T>>): Promise<T> {
   throw new ApiError(said ?? `The gateway answered ${answer.response.status}.`, answer.response.status, problem);
 }
 
-/** Returns a function that waits for a change, and then fetches the queries again whose keys begin with these words. */
+/** Returns a function that waits for a change, and then refetches all queries whose keys begin with these words. */
 export function useChange(...queryKey: string[]) {
   const client = useQueryClient();
   return async <T>(change: Promise<T>): Promise<T> => {

@@ -11,7 +11,7 @@ export const login = (server: Server) =>
   queryOptions({
     queryKey: ["logins", "server", server.id],
     queryFn: ({ signal }) => ok(api.GET("/api/v1/mcp/servers/{id}/login", { params: { path: { id: server.id! } }, signal })),
-    // The user signs in on the issuer's page in another tab.
+    // Polled, because the user signs in on the issuer's page in another tab.
     refetchInterval: 3_000,
     retry: false,
   });

@@ -52,7 +52,7 @@ async function load(server: string, uri: string): Promise<Page> {
   const content = contents.find((one) => one.uri === uri) ?? contents[0];
   if (content?.mimeType?.replaceAll(/\s/g, "").toLowerCase() !== MIME_TYPE) throw new Error(`${uri} is not an App: its kind is ${content?.mimeType ?? "unknown"}, not ${MIME_TYPE}.`);
   const size = (content.text ?? content.blob ?? "").length;
-  if (size > MAX_PAGE_CHARS) throw new Error(`The App is too large: ${size} of ${MAX_PAGE_CHARS} characters.`);
+  if (size > MAX_PAGE_CHARS) throw new Error(`The App has ${size} characters; at most ${MAX_PAGE_CHARS} are allowed.`);
   const html = content.text ?? new TextDecoder().decode(Uint8Array.from(atob(content.blob ?? ""), (char) => char.charCodeAt(0)));
   let ui = content._meta?.ui;
   if (!ui) {

@@ -99,7 +99,7 @@ export function talk(frame: HTMLIFrameElement, origin: string, html: string, con
         can.tell(texts(params));
         return {};
       default:
-        throw new Refusal(-32601, `This host does not have ${method}.`);
+        throw new Refusal(-32601, `This host does not support ${method}.`);
     }
   };
 

@@ -52,7 +52,7 @@ export function Approvals() {
                     title={<h3 className="font-mono text-sm font-semibold break-all">{tool.native}</h3>}
                     approval="Approve"
                     onRefuse={() => void attempt(() => change(offer(server, tool, false)), `${tool.native} is switched off.`)}
-                    onApprove={() => void attempt(() => change(approve(server, [tool])), `${tool.native} is offered as it is now.`)}
+                    onApprove={() => void attempt(() => change(approve(server, [tool])), `The new definition of ${tool.native} is approved.`)}
                   >
                     {!tool.enabled && <Notice>It is switched off, so clients do not see it whether or not it is approved.</Notice>}
                   </KeptBack>

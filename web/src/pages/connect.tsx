@@ -86,7 +86,7 @@ function Ask({ client, project, onClose }: { client: Client; project: string; on
       onClose();
     }, `${client.title} is connected. Restart it.`);
   return (
-    <Dialog onClose={onClose} title={`Connect ${client.title}`} description="Its file is changed as shown. A backup is kept next to it." wide>
+    <Dialog onClose={onClose} title={`Connect ${client.title}`} description="Its file is changed as shown. A backup is kept in the gateway's data directory." wide>
       <div className="flex flex-col gap-4">
         {shown.error ? <Notice tone="bad">{message(shown.error)}</Notice> : shown.data ? <div className="overflow-hidden rounded-md border"><Diff text={shown.data.diff || "nothing changes"} /></div> : <div className="skeleton h-32" />}
         {shown.data?.staying.map((one) => (

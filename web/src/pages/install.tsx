@@ -24,7 +24,7 @@ export function Install() {
       title="Install"
       lead="A server in a sandbox cannot read your files or use the network unless you allow it."
       actions={
-        <Chips label="Source" value={by === "hand" ? "hand" : "registry"} onChange={choose} choices={[["registry", "From a registry"], ["hand", "By its entry"]]} />
+        <Chips label="Source" value={by === "hand" ? "hand" : "registry"} onChange={choose} choices={[["registry", "From a registry"], ["hand", "From an entry"]]} />
       }
     >
       {by === "hand" ? <ByHand /> : <Registry />}
@@ -70,7 +70,7 @@ function Registry() {
         </ul>
       ) : (
         <Empty icon={<PackageSearch />} title="No matching server">
-          Search for another word, or add one by its entry.
+          Search for another word, or add a server from its entry.
         </Empty>
       )}
       {chosen && <One key={chosen.name} entry={chosen} onClose={() => setChosen(undefined)} />}
@@ -111,7 +111,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
       const id = done!.server.id ?? name;
       await change(order(id, "enable"));
       await navigate({ to: "/servers/$id", params: { id } });
-    }, `${name} is on.`);
+    }, `${name} is switched on.`);
   return (
     <Dialog onClose={onClose} title={entry.title ?? entry.name} description={entry.description} wide>
       {error ? (

@@ -69,8 +69,8 @@ export function Servers() {
               choices={[
                 ["all", <>All <Number of={data.length} /></>],
                 ["up", <><Dot status="running" /> Up <Number of={total("up")} /></>],
-                ["trouble", <><Dot status={troubled ? "failed" : "stopped"} /> Needs you <Number of={troubled} /></>],
-                ["quiet", <><Dot status="stopped" /> At rest <Number of={total("quiet")} /></>],
+                ["trouble", <><Dot status={troubled ? "failed" : "stopped"} /> Needs attention <Number of={troubled} /></>],
+                ["quiet", <><Dot status="stopped" /> Inactive <Number of={total("quiet")} /></>],
               ]}
             />
           </div>
@@ -201,7 +201,7 @@ function Orders({ server }: { server: Server }) {
   return (
     <div className="relative z-10">
       <Menu
-        trigger={<Button look="quiet" aria-label={`Orders for ${server.name}`} icon={<MoreHorizontal />} />}
+        trigger={<Button look="quiet" aria-label={`Actions for ${server.name}`} icon={<MoreHorizontal />} />}
         items={[run, restart, "line", { ...power, danger: !!server.enabled }]}
       />
     </div>

@@ -1,4 +1,4 @@
-// Time charts with uPlot. Loaded with the first page that has one.
+// Time charts with uPlot. Loaded with the first page that has a chart.
 import "uplot/dist/uPlot.min.css";
 
 import { useEffect, useRef } from "react";

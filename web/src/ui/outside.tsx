@@ -35,7 +35,7 @@ export async function openOutside(url: string, decide?: (url: string, warning: s
   return true;
 }
 
-/** A link. One that asks first is a button, so that a middle click, the context menu or dragging cannot bypass the question. */
+/** A link. A link that asks first is a button, so that a middle click, the context menu or dragging cannot bypass the question. */
 export function Outside({ href, className, label, children }: { href: string; className?: string; label?: string; children?: ReactNode }) {
   if (isLocal(href) && WEB.test(href))
     return (

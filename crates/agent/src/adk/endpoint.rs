@@ -1,7 +1,7 @@
 //! The tools of an MCP endpoint over HTTP: a running Toolwharf or a single server.
 //!
-//! Invariants: all users share one session. If the endpoint has forgotten it, for example after a restart, a new
-//! session is opened and the request is sent once more. That is safe, because the first one was not processed.
+//! Invariants: all users share one session. If the endpoint has forgotten the session, for example after a restart, a
+//! new one is opened and the request is sent again. That is safe, because the first request was not processed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,6 @@ use crate::{Offer, Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutco
 
 /// Timeout for the handshake, and for each page of a list.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Timeout for a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Timeout for closing the session.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -109,7 +108,7 @@ impl Endpoint {
                 chain: None,
             },
             capabilities: "{}".into(),
-            // In the modern era, some arguments would be repeated in HTTP headers.
+            // The modern era would require some arguments to be repeated in HTTP headers.
             era: Some(Era::Legacy),
             max_message: MAX_RESPONSE_BYTES,
             max_depth: MAX_DEPTH,
@@ -131,7 +130,7 @@ impl Endpoint {
     }
 
     /// Sends a request over the current session (`members` are the members of `params`, without braces). If the session
-    /// has expired, it opens a new one and tries again once.
+    /// has expired, opens a new one and tries again once.
     async fn ask(
         &self,
         method: &'static str,

@@ -141,7 +141,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
     };
     serde_json::to_vec(&body)
         .map(Bytes::from)
-        .map_err(|error| ModelError::Protocol(format!("the request cannot be written: {error}")))
+        .map_err(|error| ModelError::Settings(format!("cannot write the model request: {error}")))
 }
 
 /// A partially received answer.
@@ -270,7 +270,7 @@ impl Decoder for Answer {
             }
             "error" => return Err(failure(&data)),
             "ping" => {}
-            other => tracing::debug!("the model sent an event {other:?}, which is unknown"),
+            other => tracing::debug!("the model sent the unknown event {other:?}"),
         }
         Ok(())
     }
@@ -409,7 +409,7 @@ impl Open {
                     self.citations.push(citation.clone());
                 }
             }
-            other => tracing::debug!("the model sent a delta {other:?}, which is unknown"),
+            other => tracing::debug!("the model sent a delta of the unknown type {other:?}"),
         }
     }
 
@@ -459,7 +459,7 @@ pub(super) fn arguments(text: &str) -> (Raw, Option<BadArguments>) {
         "" => return (Raw::empty_object(), None),
         text => match Raw::parse(text) {
             Ok(raw) if raw.is_object() => return (raw, None),
-            Ok(_) => "another kind of value".to_owned(),
+            Ok(_) => "they are a list or a single value".to_owned(),
             Err(error) => error.to_string(),
         },
     };

@@ -165,7 +165,7 @@ impl Fault {
 
     /// The stream ended too early.
     pub(super) fn cut() -> Self {
-        let message = "the stream ended before the message did".to_owned();
+        let message = "the stream ended before the answer was complete".to_owned();
         Self::connection(message, Broken::Cut)
     }
 
@@ -247,13 +247,13 @@ impl Client {
             HeaderValue::from_static(concat!("toolwharf/", env!("CARGO_PKG_VERSION"))),
         );
         for (name, value) in &endpoint.headers {
-            let name: HeaderName = name
-                .parse()
-                .map_err(|_| settings(format!("{name:?} is not a valid header name")))?;
+            let name: HeaderName = name.parse().map_err(|_| {
+                settings(format!("the model's header {name:?} has an invalid name"))
+            })?;
             // Leave the value out of the error, because it may be a secret.
             let mut value = HeaderValue::from_str(value).map_err(|_| {
                 settings(format!(
-                    "the value of the header {name} has characters that are not allowed in a header"
+                    "the value of the model's header {name} has characters that are not allowed in a header"
                 ))
             })?;
             value.set_sensitive(true);
@@ -357,9 +357,10 @@ impl Inner {
             let Some(pause) = self.retry.pause(failed, asked, begun.elapsed(), random) else {
                 let when = match (failed, asked) {
                     (_, Some(asked)) if failed < self.retry.attempts => format!(
-                        "after {failed} of {} attempts, and asks to wait {} s, longer than the settings allow",
+                        "after {failed} of {} attempts (it asks to wait {} s, but all attempts together may take only {} s)",
                         self.retry.attempts,
-                        asked.as_secs_f32()
+                        asked.as_secs_f32(),
+                        self.retry.total.as_secs_f32()
                     ),
                     (1, _) => "after 1 attempt".to_owned(),
                     _ => format!("after {failed} attempts"),
@@ -418,7 +419,7 @@ impl Inner {
                         if bytes > self.max_answer {
                             let most = self.max_answer;
                             return Err(protocol(format!(
-                                "it is longer than {most} bytes (`max_answer_bytes`)"
+                                "it is longer than `max_answer_bytes` ({most})"
                             )));
                         }
                         parser.push(chunk);
@@ -521,7 +522,7 @@ impl Inner {
         let reason = || status.canonical_reason().unwrap_or("unknown").to_owned();
         let kind = kind.unwrap_or_else(reason);
         let message = match message.is_empty() {
-            true => format!("{} bytes that are not an error of its API", text.len()),
+            true => format!("a body of {} bytes without an error message", text.len()),
             false => message,
         };
         let passing = status == StatusCode::TOO_MANY_REQUESTS

@@ -21,11 +21,11 @@ impl ApiKey {
         let trimmed = key.trim();
         let wrong = |why: &str| Err(ModelError::Settings(format!("the model's key {why}")));
         if trimmed.is_empty() {
-            return wrong("is empty: give it in the environment or the secret store");
+            return wrong("is empty: set it in the environment or in the secret store");
         }
         if !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
             return wrong(
-                "has characters that are not allowed in a key; was something else pasted?",
+                "contains a blank, a control character or a character outside ASCII: copy it again",
             );
         }
         Ok(Self(Zeroizing::new(trimmed.to_owned())))

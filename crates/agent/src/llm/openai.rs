@@ -71,10 +71,9 @@ impl Model for OpenAi {
     }
 }
 
-/// The request body.
 fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> {
     let unwritable =
-        |error| ModelError::Protocol(format!("the request cannot be written: {error}"));
+        |error| ModelError::Settings(format!("cannot write the model request: {error}"));
     let mut messages = Vec::new();
     if let Some(system) = &request.system {
         messages.push(json!({ "role": "system", "content": &**system }));

@@ -59,7 +59,7 @@ async fn a_long_result_is_cut_and_can_be_read_on() {
     let before = json!({ "uri": uri, "offset": -1 });
     let given = |part: &str| json!({ "tool_results": [{ "contains": part, "is_error": false }] });
     let refused = json!({ "tool_results": [
-        { "contains": "There is no result", "is_error": true },
+        { "contains": "is not available: only the latest", "is_error": true },
         { "contains": "-1 is less than the minimum of 0", "is_error": true },
     ] });
     let wrong = asks(&[read("t3", other), read("t4", before)]);

@@ -19,7 +19,7 @@ async fn a_conversation_that_is_full_says_so_and_stays_valid() {
     let (kind, message) = set.trouble(&"y".repeat(100)).await;
     assert_eq!(kind, ErrorKind::Conversation);
     assert!(
-        message.contains("the limit is 1000: start a new one"),
+        message.contains("the limit is 1000: start a new conversation"),
         "{message}"
     );
     let (kind, _) = set.trouble(&"y".repeat(1000)).await;

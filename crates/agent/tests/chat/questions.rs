@@ -114,7 +114,7 @@ async fn a_server_that_asks_without_end_is_not_called_without_end() {
     .await;
     assert_eq!(
         told,
-        ["The server desk asked 16 times, and was still not done."]
+        ["The server desk asked for input 16 times without finishing the call."]
     );
     assert_eq!(answered.len(), 16);
 }

@@ -174,7 +174,7 @@ async fn a13_what_goes_wrong_with_a_call_is_its_result_and_the_turn_goes_on() {
         { "id": "t6", "is_error": true, "equals": "the printer is out of paper" },
         { "id": "t7", "is_error": true, "equals": "The tool did not answer within 0.2 s." },
         { "id": "t8", "is_error": true, "contains": "The tool was not called: the arguments are not a JSON object: EOF" },
-        { "id": "t9", "is_error": true, "contains": "the arguments are not a JSON object: another kind of value" },
+        { "id": "t9", "is_error": true, "contains": "the arguments are not a JSON object: they are a list or a single value" },
         { "id": "t10", "is_error": true, "contains": "/servings: 0 is less than the minimum of 1" },
     ]});
     let script = turns(&[

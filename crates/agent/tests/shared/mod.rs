@@ -66,7 +66,7 @@ type Tool = Arc<dyn Fn(Raw) -> BoxFuture<'static, Answered> + Send + Sync>;
 pub(crate) struct TestServers {
     tools: Vec<(ServerTool, Tool)>,
     pub(crate) starts: AtomicUsize,
-    /// How many of the first starts fail.
+    /// Number of starts that fail before one succeeds.
     pub(crate) failing_starts: AtomicUsize,
     pub(crate) stops: AtomicUsize,
     /// Servers that are unavailable.

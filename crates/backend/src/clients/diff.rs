@@ -30,7 +30,7 @@ const SECRET_OBJECTS: &[&str] = &[
 const SECRET_WORDS: &[&str] = &["auth", "credential", "key", "password", "secret", "token"];
 const MASK: &str = "•••";
 
-/// The diff of two texts with these values; empty if they are equal.
+/// The diff of two texts, with the secrets in `values` masked; empty if the texts are equal.
 pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> String {
     let diff = TextDiff::configure()
         .timeout(DIFF_TIMEOUT)

@@ -2,11 +2,11 @@
 //! again.
 //!
 //! Invariants: each client gets its own key, which may only call tools. The key is stored in the data directory,
-//! readable for its user alone; it is written into the client's file only if that contains a URL. Before a client's
+//! readable only by its user; it is written into the client's file only if the entry contains a URL. Before a client's
 //! file is changed, its text is saved ([`record`]). Undoing restores that text byte for byte, unless another program
 //! changed the file in the meantime.
 //!
-//! The command line edits the files itself, with the environment of its user; a gateway does so for its console.
+//! The command line edits the files itself, with the environment of its user; a gateway edits them for its console.
 //! Deliberately absent: creating and revoking keys ([`keys::Keyring`]), and importing the servers that are moved
 //! ([`registry`]).
 
@@ -36,20 +36,20 @@ const ENTRY_NAME: &str = "toolwharf";
 pub enum Error {
     #[error("there is no client `{0}`; Toolwharf knows {known}", known = known())]
     Unknown(String),
-    #[error("{title} is not installed on this machine: {} not found. Start it once, then try again", file.display())]
+    #[error("{title} is not installed on this machine: {} not found. Install it if necessary, start it once, then try again", file.display())]
     NotInstalled { title: &'static str, file: PathBuf },
     #[error("HOME is not set, so the configuration file of {0} cannot be found")]
     NoHome(&'static str),
-    #[error("{0} is not connected; `toolwharf connect` shows which clients are")]
+    #[error("{0} is not connected; `toolwharf connect` lists the clients")]
     NotConnected(&'static str),
     #[error("{0} only supports servers that it starts by a command: connect it without --http")]
     CommandsOnly(&'static str),
     #[error(
-        "the gateway has no fixed address: set `listen` to a port other than 0 and start it, or connect without --http"
+        "the gateway has no fixed address: set `listen` to a port other than 0 and start the gateway, or connect without --http"
     )]
     NoAddress,
     #[error(
-        "moved servers are available in all projects: move them without --project, then connect with it"
+        "all projects see moved servers: connect without --project to move them, then again with --project"
     )]
     MovedIntoProject,
     #[error("{title}: {source}")]
@@ -102,7 +102,7 @@ pub struct Seen {
     state: State,
     /// Why the client is unusable.
     problem: Option<String>,
-    /// It was connected by Toolwharf.
+    /// True if Toolwharf has a record of connecting the client.
     is_recorded: bool,
     /// The view that it is connected to.
     project: Option<ProjectId>,

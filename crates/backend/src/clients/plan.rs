@@ -152,7 +152,7 @@ impl Clients {
     /// Connects the client with its existing key or a new one. Returns false if it was connected already.
     ///
     /// # Errors
-    /// [`Error`], and those of `keys`. The client's file is then unchanged.
+    /// [`Error`], or an error of `keys`. The client's file is then unchanged.
     pub async fn connect<K: Keyring>(&self, plan: Plan, keys: &K) -> Result<bool, K::Error> {
         let keeps = match plan.key() {
             Some(id) => keys.lives(id).await?,
@@ -169,7 +169,7 @@ impl Clients {
         let old = plan.record.as_ref().map(|record| record.key.clone());
         let this = self.clone();
         let written = blocking(move || this.write(&plan, made.as_ref())).await;
-        // The new key if it was not written, otherwise the old one.
+        // The key to revoke: the new one if the file could not be written, otherwise the old one.
         let over = if written.is_err() { &id } else { &old };
         if let Some(over) = over.as_ref().filter(|_| id.is_some()) {
             let revoked = keys.revoke(over).await;
@@ -218,7 +218,7 @@ impl Clients {
 }
 
 impl Plan {
-    /// For a client that is not connected, without moving servers.
+    /// Plans to connect a client that is not connected yet, without moving servers.
     pub(super) fn new(client: &'static Client, disk: OnDisk, wish: &Wish) -> Result<Self, Error> {
         let base = disk.text.clone();
         Self::of(client, disk, base, wish)
@@ -345,7 +345,7 @@ pub(super) fn own(file: &ClientFile, path: &Path, text: &str) -> Result<Vec<Fore
     names.remove(ENTRY_NAME);
     let mut own: Vec<Foreign> = Vec::new();
     for one in foreign(path, text, &startup::env)? {
-        // The first one with a name is used.
+        // If several have the same name, the first one is used.
         if names.remove(&one.name) {
             own.push(one);
         }

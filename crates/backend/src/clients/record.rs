@@ -1,8 +1,8 @@
-//! Records of connected clients, in a folder of the data directory readable for its user alone. Each has the change
-//! (`NAME.json`), the text of its file before (`NAME.before`), and its key (`NAME.key`).
+//! Records of connected clients, in a folder of the data directory readable only by its user. A record consists of the
+//! change (`NAME.json`), the previous text of the client's file (`NAME.before`), and the client's key (`NAME.key`).
 //!
-//! Invariants: the record is complete before the client's file is changed. As root, nothing here is read or written
-//! through a link or a folder of another user ([`config::read_own`]).
+//! Invariants: the record is complete before the client's file is changed. If run as root, nothing here is read or
+//! written through a link or a folder of another user ([`config::read_own`]).
 
 use std::{
     collections::HashSet,

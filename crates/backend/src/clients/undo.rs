@@ -78,7 +78,7 @@ impl Clients {
     /// Restores the file and revokes the client's key.
     ///
     /// # Errors
-    /// [`Error`], and those of `keys`. The client is then still connected.
+    /// [`Error`], or an error of `keys`. The client is then still connected.
     pub async fn disconnect<K: Keyring>(&self, undo: &Undo, keys: &K) -> Result<(), K::Error> {
         let (disk, text, client) = (undo.disk.clone(), undo.text.clone(), undo.client);
         blocking(move || {

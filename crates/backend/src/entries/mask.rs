@@ -208,7 +208,7 @@ impl Restoring<'_> {
     ) -> Result<Value, String> {
         const WAY_OUT: &str = "write the value again, or `${NAME}`";
         let nothing =
-            || format!("`{MASK}` stands for a stored value, but there is none here: {WAY_OUT}");
+            || format!("`{MASK}` stands for a stored value, but this field has none: {WAY_OUT}");
         let (before, shown) = self.before.as_ref().ok_or_else(nothing)?;
         let kept = before.pointer(at).ok_or_else(nothing)?;
         let is_same = shown.pointer(at).and_then(Value::as_str) == Some(text);
@@ -330,7 +330,7 @@ fn moved_login(before: &Value, after: &Value) -> Option<String> {
     };
     let changed = old.iter().zip(&new).find(|(old, new)| old != new)?;
     Some(format!(
-        "the issuer {} became {}",
+        "the issuer was changed from {} to {}",
         shown(changed.0),
         shown(changed.1)
     ))

@@ -1,8 +1,8 @@
 //! Encrypts the secrets of entries in the rows of the database, in place.
 //!
-//! A secret in an entry is replaced by [`SEALED`] and the ciphertext. The key is the installation's (the one for
-//! sign-ins, which the master key wraps), so that rotating the master key covers it. The ciphertext is bound to its
-//! owner and its place in the entry and cannot be decrypted anywhere else. References (`${NAME}`) are not encrypted.
+//! A secret in an entry is replaced by [`SEALED`] and the ciphertext. The key is the installation's key for sign-ins,
+//! which the master key wraps, so a rotation of the master key covers it. The ciphertext is bound to its owner and its
+//! place in the entry and cannot be decrypted anywhere else. References (`${NAME}`) are not encrypted.
 //!
 //! Earlier versions of Toolwharf do not know [`SEALED`]. While a replica of such a version runs, nothing is encrypted;
 //! [`migrate`] encrypts existing rows once the last such replica is gone.
@@ -163,8 +163,8 @@ fn marks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Refuses a submitted entry with sealed values. Otherwise a user could move a secret that they must not read to a
-/// place from which it is sent to them.
+/// Refuses a submitted entry with sealed values. Otherwise a user could copy a secret that they must not read into a
+/// field whose value is sent to them.
 ///
 /// # Errors
 /// The places.
@@ -182,7 +182,7 @@ pub(super) fn refuse_sealed(entry: &Value) -> Result<(), Vec<Wrong>> {
                 }
             }
             Value::String(text) if text.contains(SEALED) => {
-                let why = format!("must not contain `{SEALED}`, which marks sealed values");
+                let why = format!("must not contain `{SEALED}`, which marks encrypted values");
                 wrong.push(Wrong::new(at, why));
             }
             _ => {}
@@ -202,7 +202,7 @@ pub async fn migrate<'k>(store: &Store, key: impl AsyncFn() -> anyhow::Result<&'
         match sealed_all(store, &key).await {
             Ok(true) => return,
             Ok(false) => {}
-            Err(error) => tracing::warn!("secrets in stored entries are not sealed yet: {error:#}"),
+            Err(error) => tracing::warn!("cannot encrypt stored secrets yet: {error:#}"),
         }
     }
 }
@@ -266,7 +266,7 @@ async fn sealed_all<'k>(
         }
     }
     if count > 0 {
-        tracing::info!(entries = count, "secrets in stored entries were sealed");
+        tracing::info!(entries = count, "encrypted the secrets in stored entries");
     }
     Ok(is_done)
 }

@@ -1,7 +1,7 @@
 //! The part of a server's row that describes the Kubernetes resource which declares it.
 //!
-//! It is stored in the registration, under a key that no registration has. Values of Secrets are encrypted in it, with
-//! the installation's key for sign-ins, bound to this place.
+//! It is stored in the registration, under a key that submitted registrations cannot have. Values of Kubernetes Secrets
+//! in it are encrypted with the installation's key for sign-ins, and bound to this place.
 
 use std::collections::BTreeMap;
 

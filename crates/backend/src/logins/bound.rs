@@ -55,7 +55,7 @@ impl Logins {
                     .as_ref()
                     .map_or_else(String::new, |owner| format!(" --project {owner}"));
                 format!(
-                    ", or run `toolwharf logout {}{of}` to bind it again",
+                    ", or run `toolwharf logout {}{of}` to bind the client id again",
                     server.name
                 )
             }

@@ -66,7 +66,7 @@ struct Held {
     access: Access,
     renew_at: Option<i64>,
     ends_at: Option<i64>,
-    /// When the issuer issued it, if this process received it.
+    /// When the token was issued, if this process received it from the issuer.
     made: Option<Instant>,
 }
 
@@ -80,7 +80,7 @@ struct Wanted {
     tried_again: Option<Instant>,
     steps: u32,
     stepped: Option<Instant>,
-    /// The token that lacked scopes in the last step. Many calls with the same token count as one step.
+    /// The token with which more scopes were last requested. Many calls with the same token cause one request.
     short: Option<Access>,
 }
 
@@ -247,7 +247,7 @@ impl Credential {
         let tasks = logins.tasks.clone();
         let renewing = async move { self.renew(&logins, refused.as_ref()).await };
         let renewed = tasks.spawn(renewing).await;
-        renewed.unwrap_or_else(|_| Err(passing("the renewal of its access token ended early")))
+        renewed.unwrap_or_else(|_| Err(passing("the renewal of its access token was interrupted")))
     }
 
     /// The token for the environment of an instance that is launched now.
@@ -274,7 +274,7 @@ impl Credential {
         })
     }
 
-    /// Returns true if this is the shared credential of a server to which each caller signs in. It borrows one caller's
+    /// Returns true if this is the shared credential of a server to which each caller signs in. It borrows a caller's
     /// credential to fetch the lists that all callers see.
     fn is_borrowed(&self) -> bool {
         mode(&self.place.login) == LoginMode::User && self.id.principal.is_empty()
@@ -369,7 +369,7 @@ impl Credential {
         }
     }
 
-    /// Asks the issuer for a token that replaces `version`. This process holds its lease.
+    /// Asks the issuer for a token that replaces `version`, whose lease this process holds.
     async fn refresh(
         &self,
         logins: &Logins,
@@ -515,7 +515,7 @@ impl Credential {
         }
         if self.is_in_vain(used.as_ref()) {
             return Err(
-                self.needed("the server refuses the access token that its issuer has just given")
+                self.needed("the server refuses the access token that its issuer has just issued")
             );
         }
         match self.clone().renewed(used).await? {
@@ -646,7 +646,7 @@ async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oau
     read.map_err(|error| unusable(format!("`assertionFile` {shown} cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).unwrap_or_default();
     let text = text.trim();
-    // Any other text must not leave the file.
+    // A text that is not a JWT must not be sent to the issuer.
     let is_jwt = text.split('.').count() == 3
         && text
             .bytes()

@@ -251,7 +251,7 @@ impl Logins {
         if !noted.map_err(unkept)? {
             return Err(oauth::Error {
                 code: Code::WrongRedirect,
-                what: "this link was used already".to_owned(),
+                what: "this link was used already: request another one".to_owned(),
             });
         }
         let whose = link.whose;
@@ -497,7 +497,7 @@ impl Logins {
         loop {
             tokio::time::sleep(Duration::from_secs(wait)).await;
             if oauth::now() > ends_at {
-                let what = "the code was not entered in time".to_owned();
+                let what = "the code was not entered before it expired: sign in again".to_owned();
                 return Err(oauth::Error {
                     code: Code::Denied,
                     what,
@@ -518,8 +518,8 @@ impl Logins {
 }
 
 /// The caller's error if the database fails.
-fn unkept<E>(_: E) -> oauth::Error {
-    let what = "cannot save the sign-in: the database does not accept it; see the log".to_owned();
+fn unkept(error: impl std::fmt::Display) -> oauth::Error {
+    let what = format!("the sign-in cannot be read or saved: {error}");
     oauth::Error {
         code: Code::Unreachable,
         what,

@@ -51,7 +51,7 @@ use auth::tickets::Tickets;
 /// Maximum bytes of a document from an issuer.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum cached credentials. Those without a connection are evicted first.
+/// Maximum cached credentials. Credentials without a connection are evicted first.
 const MAX_CACHED: usize = 4096;
 /// Time limit for ending a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ pub(crate) struct Id {
     pub(crate) principal: Arc<str>,
 }
 
-/// The parts of a server's configuration that concern signing in.
+/// The parts of a server's configuration that affect sign-ins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     /// `None`: the token is passed to the server in an environment variable, and not sent with requests.
@@ -105,7 +105,7 @@ pub struct Logins {
     credentials: Mutex<HashMap<Id, Arc<Credential>>>,
     offers: Offers,
     tasks: TaskTracker,
-    /// The mode of entries that do not set one: per caller if callers are people.
+    /// The mode of entries that set none: one sign-in per caller if callers are people.
     usual: LoginMode,
     /// [`Settings::client_metadata_url`]
     metadata_url: Option<String>,

@@ -34,7 +34,7 @@ const COOKIE_PREFIX: &str = "twh_login_";
 pub struct Shown {
     /// Principal id.
     pub id: Arc<str>,
-    /// Set if they may change the servers of the project, or (without a project) those of the configuration file.
+    /// Set if the user may change the servers of the project, or (without a project) those of the configuration file.
     pub manages: bool,
 }
 
@@ -133,7 +133,7 @@ fn form(
     );
     if !is_theirs {
         body.push_str(
-            "<label>Your Toolwharf key, the one that your client has\
+            "<label>Your Toolwharf key (the key that your client uses)\
              <input type=\"password\" name=\"key\" autocomplete=\"off\" required autofocus></label>\
              <p>Or <a href=\"/sign-in\">sign in to Toolwharf</a>, and open this link again.</p>",
         );

@@ -107,7 +107,7 @@ impl Books {
                 let digest = hex::decode(digest).unwrap_or_default();
                 match by_digest.get_mut(&digest) {
                     Some(call) => call.recorded.push(status.to_owned()),
-                    None => self.unexplained.push(format!("the audit has {row}")),
+                    None => self.unexplained.push(format!("audit record {row}")),
                 }
             }
             match page["next"].as_str() {
@@ -158,7 +158,7 @@ impl Books {
             promise("successful calls were carried out", &|call| {
                 matches!(call.ended, Ended::Good) && call.executed != 1
             }),
-            promise("rejected calls were not", &|call| {
+            promise("rejected calls were not carried out", &|call| {
                 matches!(&call.ended, Ended::Failed(reason) if reason == "server_busy")
                     && call.executed > 0
             }),

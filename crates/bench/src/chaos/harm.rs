@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::{CALL_DEADLINE, MAX_HARM_PAUSE, NAME_VARIABLE, Place};
 use crate::run::proc;
 
-/// Harms in progress at the same time.
+/// Maximum number of harms in progress at the same time.
 const MAX_CONCURRENT_HARMS: usize = 64;
 /// Longest time that a server hangs.
 const MAX_HANG: Duration = Duration::from_secs(6);
@@ -50,8 +50,8 @@ pub(super) struct Harmed {
     pub(super) overdue: Vec<String>,
 }
 
-/// Harms servers while `going` is true. Then waits until the harms in progress have ended; these resume suspended
-/// servers.
+/// Harms servers while `going` is true. Then waits until the harms in progress have ended, because they resume the
+/// servers that they suspended.
 pub(super) async fn go_on(
     place: &Arc<Place>,
     seed: u64,

@@ -1,7 +1,7 @@
 //! The baseline for a stdio server: a line multiplexer.
 //!
 //! Every request gets a unique u64 id. One task writes all queued output at once. Another task reads large blocks,
-//! finds the request of each response by its id, and returns the response with the client's id restored.
+//! finds the request of each response by id, and restores the client's id in the response.
 //!
 //! Bounds: each connection has one request outstanding, so queued output and pending requests are limited by the number
 //! of clients. No deadline is set: if the child exits, so does this process.

@@ -76,7 +76,7 @@ pub(crate) async fn sqlite(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 /// Measures calls recorded in the Postgres for tests, if there is one.
 pub(crate) async fn postgres(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     if std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_none() {
-        eprintln!("  no Postgres: `cargo xtask postgres -- bench run …` has one");
+        eprintln!("  skipped: it needs `cargo xtask postgres -- …`");
         return Ok(Vec::new());
     }
     let database = postgres::Database::create().await;

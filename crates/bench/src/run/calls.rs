@@ -245,13 +245,13 @@ impl<'a> Side<'a> {
         Ok(Self::new(&chain.proxy, url, Work::Echo { tool }))
     }
 
-    /// Distributes the clients over this process, too.
+    /// Adds a process to those that the clients are distributed over.
     pub(crate) fn beside(mut self, chain: &'a Chain) -> Self {
         self.others.push((&chain.proxy.url, chain.proxy.pid));
         self
     }
 
-    /// Also counts the CPU time of this process, which gets no calls.
+    /// Adds a process that gets no calls, but whose CPU time counts.
     pub(crate) fn counting(mut self, chain: &Chain) -> Self {
         self.idle.push(chain.proxy.pid);
         self

@@ -174,7 +174,7 @@ impl Client {
             let page = self.list(cursor.as_deref()).await?;
             let page: ListPage = serde_json::from_str(result_of(&page)?.get())?;
             names.extend(page.tools.into_iter().map(|tool| tool.name.into_owned()));
-            anyhow::ensure!(names.len() <= 100_000, "the list of tools does not end");
+            anyhow::ensure!(names.len() <= 100_000, "over 100,000 tools are listed");
             cursor = page.next_cursor;
             if cursor.is_none() {
                 return Ok(names);

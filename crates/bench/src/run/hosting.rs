@@ -4,7 +4,7 @@
 //! Everything uses the `process` runtime (bubblewrap with control groups), as root. The server is the echo server, with
 //! half a core, which is the default for hosted servers.
 //!
-//! For the start measurement, every server computes for a while before it reads, as an interpreter does that loads a
+//! For the start measurement, every server computes for a while before it reads, like an interpreter that loads a
 //! program. Otherwise, the sandbox would be compared with a bare `fork`, which is not realistic.
 
 use std::convert::Infallible;
@@ -423,7 +423,7 @@ async fn kill_all(part: &Part, kills: usize) -> anyhow::Result<Vec<f64>> {
         let payload = format!("kill {n}");
         let arguments = json!({ "payload": payload });
         let killed = Instant::now();
-        kill_process(pid, Signal::KILL).context("the server is gone already")?;
+        kill_process(pid, Signal::KILL).context("the server has already exited")?;
         loop {
             match api.call(&name, "echo", &arguments).await {
                 Ok(answer) => {

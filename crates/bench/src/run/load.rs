@@ -61,8 +61,8 @@ pub(crate) enum Work {
     Echo { tool: String },
     /// A call of the echo tool of a hosted server named `echo`, over the REST API with this bearer token.
     Bridge { bearer: String },
-    /// `tools/list`, whose result must consist of these bytes. No handshake if the bytes come from memory instead of a
-    /// server.
+    /// `tools/list`, whose result must consist of these bytes. `handshake` is false if the bytes come from memory
+    /// instead of a server.
     List { result: Bytes, handshake: bool },
 }
 
@@ -262,7 +262,7 @@ fn check_echo(answer: &[u8], id: Option<&str>, payload: &str) -> anyhow::Result<
         anyhow::ensure!(got == Some(id), "the id is not {id}");
     }
     let [text] = answer.result.content.as_slice() else {
-        anyhow::bail!("not one piece of content");
+        anyhow::bail!("the result does not have exactly one content block");
     };
     anyhow::ensure!(text.text == payload, "the payload is not {payload:?}");
     Ok(())
@@ -270,7 +270,7 @@ fn check_echo(answer: &[u8], id: Option<&str>, payload: &str) -> anyhow::Result<
 
 /// Finds the result by comparing bytes, to avoid parsing 100 KB per response. Only the text around it is parsed.
 fn check_list(answer: &[u8], id: &str, result: &[u8]) -> anyhow::Result<()> {
-    let at = memchr::memmem::find(answer, result).context("the list is not as it was at first")?;
+    let at = memchr::memmem::find(answer, result).context("the list differs from the first one")?;
     let around = [&answer[..at], b"null", &answer[at + result.len()..]].concat();
     let around: crate::frame::IdOnly = serde_json::from_slice(&around)?;
     anyhow::ensure!(

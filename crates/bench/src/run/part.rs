@@ -33,7 +33,7 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Home(Arc<TempDir>);
 
-/// The path of this program. Its subcommands are the other processes of a measurement.
+/// The path of this program. The other processes of a measurement are subcommands of it.
 pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("the path of this program is unknown")
 }
@@ -56,7 +56,7 @@ pub(crate) fn program(given: Option<PathBuf>, name: &str) -> anyhow::Result<Path
 ///
 /// # Errors
 ///
-/// It does not start, or does not print anything within 30 s.
+/// The process does not start, or does not print anything within 30 s.
 pub(crate) async fn own(arguments: &[&str]) -> anyhow::Result<Part> {
     let mut command = Command::new(own_path()?);
     // The command of a stdio server follows `--`, so options must precede it.
@@ -140,7 +140,7 @@ impl Home {
         self.0.path()
     }
 
-    /// Copies the keys of `first`, whose gateway has been ready.
+    /// Copies the keys of `first`, whose gateway must have become ready before.
     pub(crate) fn share(&self, first: &Self) -> anyhow::Result<()> {
         let data = |home: &Self| home.path().join("toolwharf");
         std::fs::create_dir_all(data(self))?;
@@ -162,7 +162,7 @@ impl Part {
         self.home.as_ref().context("only the gateway has a home")
     }
 
-    /// The administrator's token. It exists once the gateway has been ready.
+    /// The administrator's token, whose file the gateway creates before it is ready.
     pub(crate) fn token(&self) -> anyhow::Result<String> {
         let file = self.home()?.path().join("toolwharf/admin-token");
         let token = std::fs::read_to_string(&file);
@@ -170,7 +170,7 @@ impl Part {
         Ok(token.trim().to_owned())
     }
 
-    /// Connects to the REST API of the gateway, which has been ready.
+    /// Connects to the REST API of the gateway, which must have become ready before.
     pub(crate) async fn api(&self) -> anyhow::Result<Api> {
         Api::connect(&self.url, &self.token()?).await
     }

@@ -171,7 +171,7 @@ mod tests {
         let pid = std::process::id();
         let before = cpu_time(pid).unwrap();
         let mut sum = 0_u64;
-        // Works until the CPU time changes, so that its resolution does not matter.
+        // Computes until the CPU time changes, so that the test does not depend on its resolution.
         for n in 0..2_000_000_000_u64 {
             sum = std::hint::black_box(sum.wrapping_add(n));
             if n % 1_000_000 == 0 && cpu_time(pid).unwrap() > before {

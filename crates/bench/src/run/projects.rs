@@ -1,9 +1,9 @@
 //! The cost of many projects: compares a database with a thousand projects, each with five unused stdio servers, with a
 //! database with one project.
 //!
-//! Both are filled through the REST API. Then the gateway is restarted and measured: the start, the memory after it,
-//! and the tool list of one project with connected servers. The list is measured a second time after every project has
-//! been requested, so that all are in memory.
+//! Both databases are filled through the REST API. Then the gateway is restarted and measured: the start, the memory
+//! after it, and the tool list of one project with connected servers. The list is measured a second time after every
+//! project has been requested, so that all are in memory.
 
 use std::path::PathBuf;
 

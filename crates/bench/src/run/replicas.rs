@@ -9,9 +9,8 @@
 //! - `in-turn`: all clients call one of the three, then the next, compared with one gateway with the same clients;
 //! - `at-once`: clients are distributed over three, as by a load balancer that keeps connections, compared with three
 //!   gateways with separate databases;
-//! - `spread`: the same, compared with one gateway with all clients. It shows the cost of having less concurrency at
-//!   each gateway, on one machine, and has no bound: requests that are read together, and records that are written as
-//!   one batch, cost less.
+//! - `spread`: the same, compared with one gateway with all clients. It has no bound: it shows the cost of less
+//!   concurrency at each gateway, where fewer requests are read together and batches of records are smaller.
 
 use testkit::postgres::Database;
 
@@ -83,7 +82,7 @@ pub(crate) const CASES: [Case; 10] = [
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     if std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_none() {
         eprintln!(
-            "  no Postgres: `cargo xtask postgres -- cargo xtask bench run --only replicas` has one"
+            "  skipped without Postgres: run `cargo xtask postgres -- cargo xtask bench run --only replicas`"
         );
         return Ok(Vec::new());
     }

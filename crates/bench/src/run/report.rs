@@ -140,7 +140,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     table
 }
 
-/// All data needed to compare later runs.
+/// The rows as JSON, for comparing this run with later ones.
 pub(crate) fn json(rows: &[Row], product: &str, effort: &str, checked: u64) -> Value {
     json!({
         "product": product,

@@ -1,8 +1,8 @@
 //! Compares calls with an issuer's token and calls with a key. The gateway is compared with itself, with the calls with
 //! a key as the baseline.
 //!
-//! Both sides call the same process over the REST API. The token has the size and claims of a typical company sign-in,
-//! and its issuer is a real one. The issuer's keys are fetched once, before the measurement.
+//! Both kinds of calls go to the same process over the REST API. The token has the size and claims of a typical company
+//! sign-in, and its issuer is a real one. The issuer's keys are fetched once, before the measurement.
 
 use anyhow::Context as _;
 use serde_json::json;

@@ -119,7 +119,6 @@ struct Simulation {
     added: Vec<f64>,
 }
 
-/// Runs a simulation.
 pub(crate) fn run(world: World, costs: Costs) -> Outcome {
     Simulation::new(world, costs).run()
 }

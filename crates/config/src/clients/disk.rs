@@ -29,7 +29,7 @@ pub struct OnDisk {
 
 impl OnDisk {
     /// # Errors
-    /// If it is not a regular file, not UTF-8, larger than 8 MiB, owned by another user, or cannot be read.
+    /// If the path is not a regular file, not UTF-8, larger than 8 MiB, owned by another user, or cannot be read.
     pub fn read(path: &Path) -> Result<Self, EditError> {
         Self::at(path, &placed(path, None)?)
     }
@@ -39,8 +39,8 @@ impl OnDisk {
         let kind = place.kind().map_err(|source| write_error(path, source))?;
         let what = match kind {
             None | Some(FileType::RegularFile) => None,
-            Some(FileType::Directory) => Some("it is a directory"),
-            Some(_) => Some("it is not a regular file"),
+            Some(FileType::Directory) => Some("the path is a directory"),
+            Some(_) => Some("the path is not a regular file"),
         };
         if let Some(what) = what {
             let problem = Problem::of_file(path, what);
@@ -53,7 +53,7 @@ impl OnDisk {
         })
     }
 
-    /// Returns whether other users may read it.
+    /// Returns whether other users may access the file.
     #[must_use]
     pub fn is_open_to_others(&self) -> bool {
         fs::metadata(&self.target).is_ok_and(|there| there.permissions().mode() & 0o077 != 0)
@@ -93,7 +93,7 @@ fn placed(path: &Path, make: Option<Mode>) -> Result<Place, EditError> {
         Err(why @ Unplaced::Loop) => (why, "remove the links"),
         Err(why) => (
             why,
-            "run this as the owner of the file, or replace it with a regular file in folders of your own",
+            "run the command as the owner of the file, or replace the file with a regular one in folders of your own",
         ),
     };
     let (why, help) = help;
@@ -117,8 +117,7 @@ fn owned(path: &Path, place: &Place) -> Result<(), EditError> {
         return Ok(());
     }
     let what = format!(
-        "it belongs to the user with id {}, but this process runs as the user with id {me}",
-        owner
+        "the file or its folder belongs to the user with id {owner}, but this process runs as the user with id {me}"
     );
     let problem = Problem::of_file(path, what);
     Err(unreadable(
@@ -190,7 +189,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         let said = |path: &Path| OnDisk::read(path).unwrap_err().to_string();
-        assert!(said(folder.path()).contains("it is a directory"));
+        assert!(said(folder.path()).contains("is a directory"));
         fs::write(&path, b"a\n\xff").unwrap();
         assert!(said(&path).contains("line 2 is not UTF-8"));
         fs::remove_file(&path).unwrap();

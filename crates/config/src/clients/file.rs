@@ -18,7 +18,6 @@ use crate::{
     source::{Source, Syntax},
 };
 
-/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// JSON with comments.
@@ -181,7 +180,7 @@ impl ClientFile {
         edits: &[(&str, Option<&Value>)],
     ) -> Result<(), EditError> {
         let name = edits.first().map(|(name, _)| *name).unwrap_or_default();
-        let what = format!("`{name}` cannot be edited without changing something else in the file");
+        let what = format!("server `{name}` cannot be edited without other changes in the file");
         let unfit = Problem::of_file(&self.path, what)
             .help("edit the file by hand, or write the servers as the client's manual shows them");
         let unfit = || EditError::Unreadable(unfit.clone().into());
@@ -241,7 +240,7 @@ impl ClientFile {
                     kind(&other)
                 );
                 let problem = Problem::of_file(&self.path, what);
-                let problem = problem.help("fix it by hand, or move it out of the way");
+                let problem = problem.help("fix the file by hand, or move it out of the way");
                 Err(EditError::Unreadable(problem.into()))
             }
             Err(problem) => Err(EditError::Unreadable((*problem).into())),
@@ -344,7 +343,6 @@ fn without<'v>(value: Option<&'v Value>, names: &HashSet<&str>) -> Split<'v> {
     }
 }
 
-/// The name of a list item.
 fn named(item: &Value) -> &str {
     item["name"].as_str().unwrap_or_default()
 }

@@ -12,7 +12,7 @@ pub(super) fn parse(source: &Source) -> Result<Value, Box<Problem>> {
             Some(span) => Problem::broken(source, span, what),
             None => Problem::of_file(&source.path, what),
         };
-        problem.help("fix it by hand")
+        problem.help("fix the syntax by hand")
     })?;
     Ok(serde_json::to_value(table).unwrap_or_default())
 }

@@ -24,7 +24,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Value, Box<Problem>> {
             None => "invalid YAML".to_owned(),
         };
         Problem::of_file(path, what)
-            .help("fix it by hand: check the indentation and the quotes")
+            .help("fix the syntax by hand: check the indentation and the quotes")
             .into()
     })
 }

@@ -66,7 +66,7 @@ fn of_goose(name: &str, entry: &Value) -> Foreign {
         entry: out.into(),
         missing,
         skip: (!matches!(kind, "stdio" | "sse" | "streamable_http"))
-            .then(|| "it is a part of Goose itself".to_owned()),
+            .then(|| "the extension is part of Goose itself".to_owned()),
         ..Foreign::default()
     }
 }

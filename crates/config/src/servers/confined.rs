@@ -22,7 +22,7 @@ use api::Wrong;
 /// Keys that imply a sandbox.
 const SANDBOX_MARKS: [&str; 6] = ["image", "volumes", "mounts", "network", "port", "ports"];
 
-/// The keys of an entry that only Toolwharf reads, except those whose reader reports each wrong item itself.
+/// The keys of an entry that only Toolwharf reads. `projects`, `disabledTools` and `login` are read elsewhere.
 pub(super) struct OwnKeys<'o, 'a>(Vec<&'o ObjectProp<'a>>);
 
 impl<'o, 'a> OwnKeys<'o, 'a> {
@@ -74,7 +74,7 @@ impl Entry<'_> {
         {
             errors.push(Wrong::new(
                 "/ports",
-                "cannot be combined with `port`: list all ports in `ports`",
+                "cannot be combined with `ports`: list all ports in `ports`",
             ));
         }
         let mut reader = Reader {
@@ -145,10 +145,10 @@ impl Entry<'_> {
         for key in ["sandbox", "image", "volumes", "mounts"] {
             if let Some(prop) = own.get(key) {
                 let what = format!(
-                    "`{key}` of server `{}` is only for servers that are launched here",
+                    "`{key}` of server `{}` is only for servers that Toolwharf launches",
                     self.server
                 );
-                let help = "remove it: Toolwharf does not run the server behind a `url`";
+                let help = "remove the key: Toolwharf does not launch a server with a `url`";
                 self.wrong(span(&prop.name), what, help);
             }
         }
@@ -165,7 +165,7 @@ impl Entry<'_> {
         if one.is_none() {
             path.extend(parts.flat_map(|part| [".", part]));
         }
-        let what = format!("`{path}` of server `{}` is not usable", self.server);
+        let what = format!("`{path}` of server `{}` is invalid", self.server);
         // If two keys conflict, `wrong` may name the one that the entry does not have. If the entry conflicts with a
         // default from the settings, it may have neither.
         let of_sandbox = || own.0.iter().copied().find(is_of_sandbox);
@@ -173,7 +173,7 @@ impl Entry<'_> {
             Some(prop) => Problem::showing(self.source, span(&prop.value), what),
             None => Problem::at(self.source, span(&server.name), what),
         };
-        self.report(problem.help(format!("it {}", wrong.detail)));
+        self.report(problem.help(format!("`{path}` {}", wrong.detail)));
     }
 
     /// A value as JSON, with texts filled in and keys in snake case.
@@ -215,7 +215,7 @@ fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
     {
         reader.wrong(
             "sandbox",
-            "names a provider that cannot run it: `process` runs commands, all others run images",
+            "names a provider that cannot run this server: `process` runs commands, all others run images",
         );
     }
     launch.place = Place::Sandbox(sandbox);

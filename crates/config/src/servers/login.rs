@@ -34,7 +34,7 @@ impl Entry<'_> {
                 "`login` of server `{}` is only for servers with a `url`",
                 self.server
             );
-            let help = "remove it; a launched server gets an access token as a variable, such as `\"TOKEN\": \"${login:NAME}\"` in `env`";
+            let help = "remove the key; a launched server gets an access token as a variable, such as `\"TOKEN\": \"${login:NAME}\"` in `env`";
             return self.report(Problem::at(self.source, span(&prop.name), what).help(help));
         };
         let members = match self.json(&prop.value) {
@@ -50,7 +50,8 @@ impl Entry<'_> {
         };
         remote.login = read(&mut reader);
         for wrong in errors {
-            let path = format!("login{}", wrong.pointer.replace('/', "."));
+            let pointer = wrong.pointer.trim_end_matches('/');
+            let path = format!("login{}", pointer.replace('/', "."));
             self.mislogin(prop, &path, &wrong.detail);
         }
     }
@@ -76,7 +77,8 @@ impl Entry<'_> {
             Ok(found) => Arc::make_mut(launch).login = found,
             Err(what) if self.active => {
                 let what = format!("{what} (server `{}`)", self.server);
-                let help = "add the table, or name another one: docs/sign-in.md";
+                let help =
+                    "add the table to toolwharf.toml, or name another one (see docs/sign-in.md)";
                 self.report(Problem::at(self.source, first, what).help(help));
             }
             Err(_) => {}
@@ -84,8 +86,8 @@ impl Entry<'_> {
     }
 
     fn mislogin(&mut self, prop: &ObjectProp<'_>, path: &str, must: &str) {
-        let what = format!("`{path}` of server `{}` is not usable", self.server);
-        let help = format!("it {must}");
+        let what = format!("`{path}` of server `{}` is invalid", self.server);
+        let help = format!("`{path}` {must}");
         self.report(Problem::at(self.source, span(&prop.value), what).help(help));
     }
 }
@@ -114,7 +116,7 @@ pub fn login_variables(
             login: None,
         })),
         (Some(one), Some(other)) => Err(format!(
-            "a server has one login, not both `{one}` and `{other}`"
+            "a server can use only one login, not both `{one}` and `{other}`"
         )),
         (None, _) => Ok(None),
     }
@@ -158,7 +160,7 @@ fn read(reader: &mut Reader<'_>) -> Login {
         }
     }
     if (login.grant == Grant::JwtBearer) != login.assertion.is_some() {
-        let must = "must be \"jwt_bearer\" if `assertion` or `assertionFile` is set, and only then";
+        let must = "must be \"jwt_bearer\" if `assertion` or `assertionFile` is set, and another grant if not";
         reader.wrong("grant", must);
     }
     login

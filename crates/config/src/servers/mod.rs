@@ -66,7 +66,7 @@ pub struct Unfit {
     pub is_only_unfilled: bool,
 }
 
-/// Keys of other clients that resemble Toolwharf's keys, or that are not read but cause a warning.
+/// Keys of other clients that resemble Toolwharf's keys, but must not cause a warning about a typo.
 const FOREIGN_KEYS: &[&str] = &[
     "name",
     "trust",
@@ -241,7 +241,7 @@ pub fn check_project(
             let unset: Vec<String> = unfit.unset.iter().map(|name| format!("`{name}`")).collect();
             form.unusable = Some(match unfit.unset.first() {
                 Some(first) => format!(
-                    "secret {} of project `{project}` is not set: `toolwharf secret set {first} --project {project}`",
+                    "secret {} of project `{project}` is not set: run `toolwharf secret set {first} --project {project}`",
                     unset.join(", ")
                 ),
                 None => unfit.problems.join("; "),
@@ -298,7 +298,7 @@ impl Entry<'_> {
                 self.server
             );
             let warning = Problem::at(self.source, span(&prop.name), what)
-                .help("to use it here too, give it a `command` or a `url`");
+                .help("to use it in Toolwharf too, give it a `command` or a `url`");
             self.warnings.push(warning);
             return None;
         }
@@ -348,13 +348,13 @@ impl Entry<'_> {
             if key == "includeTools" {
                 self.warnings.push(warning(
                     format!(
-                        "`includeTools` of server `{server}` is not read: all tools are offered"
+                        "`includeTools` of server `{server}` is ignored: all tools are offered"
                     ),
                     "list the tools to hide in `disabledTools`".to_owned(),
                 ));
             } else if key == "envFile" {
                 self.warnings.push(warning(
-                    format!("`envFile` of server `{server}` is not read"),
+                    format!("`envFile` of server `{server}` is ignored"),
                     "list the variables in `env`, as `\"NAME\": \"${NAME}\"`".to_owned(),
                 ));
             } else if let Some(known) = nearest(key, &ENTRY_KEYS) {
@@ -411,7 +411,7 @@ impl Entry<'_> {
                 let known = [TOOLWHARF_KEYS.as_slice(), &SANDBOX_KEYS].concat();
                 let help = match nearest(key, &known) {
                     Some(known) => format!("did you mean `{known}`?"),
-                    None => format!("known are {}", known.join(", ")),
+                    None => format!("the known options are {}", known.join(", ")),
                 };
                 self.wrong(span(&prop.name), what, help);
             }

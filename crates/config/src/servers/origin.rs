@@ -74,10 +74,9 @@ impl Entry<'_> {
         }
     }
 
-    /// The transport: `stdio`, `http` or `sse`.
     fn transport_word(&mut self, prop: &ObjectProp<'_>) -> Option<&'static str> {
         let Value::StringLit(text) = &prop.value else {
-            self.wrong_type(prop, "a string", &format!("write {TRANSPORT_WORDS}"));
+            self.wrong_type(prop, "a string", &format!("use {TRANSPORT_WORDS}"));
             return None;
         };
         let folded = text.value.to_lowercase().replace(['-', '_', ' '], "");
@@ -96,8 +95,8 @@ impl Entry<'_> {
             self.server
         );
         let help = match meant {
-            Some(meant) => format!("did you mean `{meant}`? Known are {TRANSPORT_WORDS}"),
-            None => format!("write {TRANSPORT_WORDS}"),
+            Some(meant) => format!("did you mean `{meant}`? Use {TRANSPORT_WORDS}"),
+            None => format!("use {TRANSPORT_WORDS}"),
         };
         self.report(Problem::showing(self.source, span(&prop.value), what).help(help));
         None
@@ -238,7 +237,7 @@ impl Entry<'_> {
                         self.server,
                         kind(other)
                     );
-                    self.wrong(span(other), what, "put it in double quotes");
+                    self.wrong(span(other), what, "put the argument in double quotes");
                 }
             }
         }
@@ -249,7 +248,7 @@ impl Entry<'_> {
         let prop = entry
             .get("cwd")
             .filter(|prop| !matches!(prop.value, Value::NullKeyword(_)))?;
-        let text = self.string(prop, "write the folder as a string")?;
+        let text = self.string(prop, r#"write "cwd": "/path/of/folder""#)?;
         let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
         let path = self.variables.expand_home(&text);
         Some(self.variables.workspace.join(path))
@@ -279,21 +278,21 @@ impl Entry<'_> {
             }
             Ok(url) if matches!(url.scheme(), "ws" | "wss") => (
                 format!(
-                    "the `url` of server `{server}` is a WebSocket, which is not an MCP transport"
+                    "the `url` of server `{server}` is a WebSocket address, which is not an MCP transport"
                 ),
                 "use the server's http or https address",
             ),
             Ok(_) => (
                 format!("the `url` of server `{server}` is neither http nor https"),
-                "begin it with `https://` or `http://`",
+                "begin the URL with `https://` or `http://`",
             ),
             Err(url::ParseError::RelativeUrlWithoutBase) => (
                 format!("the `url` of server `{server}` has no scheme"),
-                "begin it with `https://` or `http://`",
+                "begin the URL with `https://` or `http://`",
             ),
             Err(error) => (
                 format!("the `url` of server `{server}` is not valid: {error}"),
-                "write it as `https://host/path`",
+                "write the URL as `https://host/path`",
             ),
         };
         self.wrong(span(&prop.value), what, help);
@@ -309,7 +308,8 @@ impl Entry<'_> {
             let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
             if name.is_empty() || !name.bytes().all(token) {
                 let what = format!(
-                    "a header name of server `{}` is not allowed in HTTP",
+                    "header name `{}` of server `{}` is not allowed in HTTP",
+                    printable(name),
                     self.server
                 );
                 let help = "use letters, digits and `-`";
@@ -319,10 +319,10 @@ impl Entry<'_> {
                 .is_some_and(|v| v.chars().any(char::is_control))
             {
                 let what = format!(
-                    "header `{name}` of server `{}` holds a control character",
+                    "header `{name}` of server `{}` contains a control character",
                     self.server
                 );
-                let help = "a line break at the end of the variable is the usual cause";
+                let help = "the usual cause is a line break at the end of a variable";
                 self.wrong(span(&prop.value), what, help);
             }
         }

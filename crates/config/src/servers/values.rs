@@ -35,13 +35,14 @@ impl Entry<'_> {
             let name = prop.name.as_str();
             if key == "env" && (name.is_empty() || name.contains(['=', '\0'])) {
                 let what = format!(
-                    "a variable name in `env` of server `{}` is not allowed",
+                    "variable name `{}` in `env` of server `{}` is not allowed",
+                    printable(name),
                     self.server
                 );
                 self.wrong(
                     span(&prop.name),
                     what,
-                    "it must not be empty or contain `=`",
+                    "a variable name must not be empty or contain `=` or NUL",
                 );
                 continue;
             }
@@ -104,7 +105,7 @@ impl Entry<'_> {
                 words.push((text.value.as_ref(), span(element)));
             } else {
                 let what = format!(
-                    "`{key}` of server `{}` holds {}, not only strings",
+                    "`{key}` of server `{}` contains {}, not only strings",
                     self.server,
                     kind(element)
                 );
@@ -165,8 +166,8 @@ impl Entry<'_> {
     /// Reports an invalid value, and shows it. Only for Toolwharf's own keys whose value is not a secret.
     pub(super) fn wrong_value(&mut self, prop: &ObjectProp<'_>, must: &str) {
         let key = printable(prop.name.as_str());
-        let what = format!("`{key}` of server `{}` is not usable", self.server);
-        let help = format!("it {must}");
+        let what = format!("`{key}` of server `{}` is invalid", self.server);
+        let help = format!("`{key}` {must}");
         self.report(Problem::showing(self.source, span(&prop.value), what).help(help));
     }
 

@@ -35,18 +35,19 @@ pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
     set(&mut into.api, table.either("api", apis));
     set(&mut into.start, start(&mut table));
     into.api_key = table.secret("api_key");
-    into.base_url = table.text("base_url", r#""https://…""#, is_web_url);
+    let must = r#"a URL such as "https://api.anthropic.com""#;
+    into.base_url = table.text("base_url", must, is_web_url);
     into.system = table.string("system").map(|(text, _)| text);
     if let Some((file, span)) = table.string("system_file") {
         let folder = walk.source.path.parent().unwrap_or(Path::new(""));
         let path = folder.join(file);
-        let short = |text: &String| text.len() <= MAX_SYSTEM_BYTES;
-        match std::fs::read_to_string(&path).ok().filter(short) {
-            Some(text) => into.system = Some(text),
-            None => {
-                let path = path.display();
-                let what = format!("{path} cannot be read, is not text, or is too long");
-                let write = "the path of a text file of at most 256 KiB, relative to the folder of this file";
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text.len() <= MAX_SYSTEM_BYTES => into.system = Some(text),
+            read => {
+                let why = read.err().map(|error| format!("cannot be read: {error}"));
+                let why = why.unwrap_or_else(|| "is larger than 256 KiB".to_owned());
+                let what = format!("{} {why}", path.display());
+                let write = "the path of a text file of at most 256 KiB, relative to the folder of toolwharf.toml";
                 walk.wrong(span, &what, write);
             }
         }
@@ -54,7 +55,7 @@ pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
     into.max_tokens = table.count("max_tokens", 1..=1_000_000);
     set(&mut into.max_turns, table.count("max_turns", 1..=1_000));
     set(&mut into.max_chats, table.count("max_chats", 1..=10_000));
-    let must = format!("some of `{}`", NATIVE_TOOLS.join("`, `"));
+    let must = format!("one or more of `{}`", NATIVE_TOOLS.join("`, `"));
     let native = table.each("native", &must, |name| {
         NATIVE_TOOLS.contains(&name).then(|| name.to_owned())
     });
@@ -63,14 +64,14 @@ pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
         let Some(items) = item.get_ref().as_table() else {
             walk.wrong(
                 item.span(),
-                "bad price",
+                &format!("the price of `{}` is not a table", model.get_ref()),
                 "a table with `input` and `output`",
             );
             continue;
         };
         let mut price = Table::new(walk, items, "agent.prices.*.");
         let kinds = ["input", "output", "cache_read", "cache_write"];
-        let of = kinds.map(|kind| price.value(kind, "a number, such as 3.0", micros));
+        let of = kinds.map(|kind| price.value(kind, "a number up to 1000000, such as 3.0", micros));
         let of = of.map(Option::unwrap_or_default);
         into.prices.insert(model.get_ref().to_string(), of);
     }

@@ -10,6 +10,7 @@ use super::{
     values::is_private_address,
     walk::{Table, Walk},
 };
+use crate::shape::printable;
 
 const RULE_EXAMPLE: &str =
     r#"rules such as { claim = "groups", values = ["ml"], role = "call", projects = ["ml"] }"#;
@@ -25,24 +26,22 @@ pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
         let name: &str = key.get_ref();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
-            let must = "letters, digits, `-` and `_`, at most 64: [auth.oidc.corp]";
-            walk.wrong(key.span(), "bad issuer name", must);
+            let must = "at most 64 letters, digits, `-` and `_`: [auth.oidc.corp]";
+            let what = format!("invalid issuer name `{}`", printable(name));
+            walk.wrong(key.span(), &what, must);
         } else if let Some(items) = value.get_ref().as_table() {
             let table = Table::new(walk, items, "auth.oidc.*.");
             if let Some(issuer) = issuer(table, key.span()) {
                 let mut others = issuers.values();
                 if others.any(|other: &OidcSettings| other.issuer == issuer.issuer) {
-                    walk.wrong(
-                        key.span(),
-                        "two entries for the same issuer",
-                        "all its rules in one entry",
-                    );
+                    let what = format!("`auth.oidc.{name}` has the `issuer` of another table");
+                    walk.wrong(key.span(), &what, "all rules for an issuer in one table");
                 }
                 issuers.insert(name.to_owned(), issuer);
             }
         } else {
             let what = format!("`auth.oidc.{name}` is not a table");
-            let must = format!("[auth.oidc.{name}] above its settings");
+            let must = format!("the header [auth.oidc.{name}] above its settings");
             walk.wrong(value.span(), &what, &must);
         }
     }
@@ -61,8 +60,8 @@ fn issuer(mut table: Table<'_, '_>, at: Range<usize>) -> Option<OidcSettings> {
     table.flag("introspection", &mut into.introspection);
     let walk = table.walk;
     if into.introspection && (into.client_id.is_none() || into.client_secret.is_none()) {
-        let must = "`client_id` and `client_secret`, too: issuers answer only their clients";
-        walk.wrong(at.clone(), "`introspection` without a client", must);
+        let must = "`client_id` and `client_secret`, too: issuers answer introspection requests only from their clients";
+        walk.wrong(at.clone(), "`introspection` needs a client", must);
     }
     let must = r#""https://…", as the issuer writes it; plain http only on loopback"#;
     let issuer = table.text("issuer", must, is_private_address);
@@ -70,7 +69,7 @@ fn issuer(mut table: Table<'_, '_>, at: Range<usize>) -> Option<OidcSettings> {
     into.access = access(&mut table);
     if !table.items.contains_key("issuer") {
         let must = r#"`issuer = "https://login.example.com/realms/corp"` below this line"#;
-        walk.wrong(at, "an issuer without its address", must);
+        walk.wrong(at, "the table has no `issuer`", must);
     }
     into.issuer = issuer?;
     Some(into)
@@ -96,15 +95,15 @@ fn access_rule(walk: &Walk<'_>, item: &Spanned<DeValue<'_>>) -> Option<AccessRul
     let Some(items) = item.get_ref().as_table() else {
         walk.wrong(
             item.span(),
-            "`access` contains something that is not a rule",
+            "`access` contains a value that is not a table",
             RULE_EXAMPLE,
         );
         return None;
     };
     let mut table = Table::new(walk, items, "auth.oidc.*.access.");
     if !items.contains_key("role") {
-        let must = format!("`role = …`, one of `{}`", Role::WORDS.join("`, `"));
-        walk.wrong(item.span(), "a rule without a role", &must);
+        let must = format!("`role = …` with one of `{}`", Role::WORDS.join("`, `"));
+        walk.wrong(item.span(), "an `access` rule has no `role`", &must);
         // Reading the other keys marks them as known.
         for key in ["claim", "values", "projects"] {
             table.item(key);
@@ -140,15 +139,15 @@ fn access_rule(walk: &Walk<'_>, item: &Spanned<DeValue<'_>>) -> Option<AccessRul
     }
     if listed && projects.is_empty() {
         let must =
-            "the ids of projects, or remove `projects` so that the rule applies to all of them";
-        walk.wrong(item.span(), "a rule with an empty list of projects", must);
+            "the ids of projects, or remove `projects` so that the rule applies to all projects";
+        walk.wrong(item.span(), "`projects` of an `access` rule is empty", must);
         return None;
     }
     if listed && role == Role::Admin {
         let must = "`manage`, or leave `projects` out";
         walk.wrong(
             item.span(),
-            "the role `admin` in a rule with `projects`",
+            "a rule with `projects` cannot have the role `admin`",
             must,
         );
         return None;

@@ -10,7 +10,7 @@ use super::{
     values::is_private_address,
     walk::{Table, Walk},
 };
-use crate::interpolate::is_login;
+use crate::{interpolate::is_login, shape::printable};
 
 const URL_RULE: &str = r#""https://…"; plain http only on loopback"#;
 
@@ -19,14 +19,15 @@ pub(super) fn logins(walk: &Walk<'_>, all: &DeTable<'_>) -> BTreeMap<String, Log
     for (key, value) in all {
         let name: &str = key.get_ref();
         if !is_login(name) {
-            let must = "letters, digits, `-` and `_`, at most 64: [logins.github]";
-            walk.wrong(key.span(), "bad login name", must);
+            let must = "at most 64 letters, digits, `-` and `_`: [logins.github]";
+            let what = format!("invalid login name `{}`", printable(name));
+            walk.wrong(key.span(), &what, must);
         } else if let Some(items) = value.get_ref().as_table() {
             let table = Table::new(walk, items, "logins.*.");
             logins.extend(login(table, key.span()).map(|login| (name.to_owned(), login)));
         } else {
             let what = format!("`logins.{name}` is not a table");
-            let must = format!("[logins.{name}] above its settings");
+            let must = format!("the header [logins.{name}] above its settings");
             walk.wrong(value.span(), &what, &must);
         }
     }
@@ -70,17 +71,17 @@ fn login(mut table: Table<'_, '_>, at: Range<usize>) -> Option<Login> {
     let walk = table.walk;
     if has("authorize_url") != has("token_url") || (has("device_url") && !has("token_url")) {
         let must = "`authorize_url` and `token_url`, or `issuer` alone";
-        walk.wrong(at, "a login with only some of its endpoints", must);
+        walk.wrong(at, "the table has only some of the endpoint URLs", must);
         return None;
     }
     if !has("issuer") && !has("token_url") {
         let must = "`issuer = \"https://login.example.com\"`, or `authorize_url` and `token_url`";
-        walk.wrong(at, "a login without an issuer", must);
+        walk.wrong(at, "the table has neither `issuer` nor `token_url`", must);
         return None;
     }
     if has("token_url") && login.client_id.is_none() {
-        let must = "the `client_id` that the issuer registered for Toolwharf";
-        walk.wrong(at, "a login without a client", must);
+        let must = "`client_id = …` with the id that the issuer registered for Toolwharf";
+        walk.wrong(at, "the table has a `token_url`, but no `client_id`", must);
         return None;
     }
     Some(login)

@@ -7,7 +7,7 @@ pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; th
 # Address and port to listen on. Loopback, unless you want to serve other machines.
 listen = "127.0.0.1:6280"
 
-# How the tools of several servers are named: "prefix-on-conflict", "always-prefix",
+# Tool names if there are several servers: "prefix-on-conflict", "always-prefix",
 # "last-wins" or "preserve" (two tools of the same name are then an error).
 naming = "prefix-on-conflict"
 
@@ -15,11 +15,11 @@ naming = "prefix-on-conflict"
 # "lazy" (each at its first use).
 start = "parallel"
 
-# Origins of web pages that may call, in addition to loopback.
-# Written as "https://app.example.com".
+# Origins of web pages that may send requests, in addition to loopback, such as
+# "https://app.example.com".
 allowed_origins = []
 
-# Host names under which clients may call, in addition to loopback and `listen`, such as
+# Host names that clients may use in URLs of this gateway, in addition to loopback and `listen`, such as
 # "tools.example.com". A name without a port allows every port.
 allowed_hosts = []
 
@@ -73,7 +73,7 @@ tool_pinning = "quarantine"
 # pkce = "assume"             # for an issuer that supports PKCE but does not say so
 
 [extensions]
-# Servers that all clients share are told that their client supports these extensions, with these settings.
+# Extensions, with their settings, that Toolwharf declares to servers that all clients share.
 "io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }
 
 [limits]
@@ -93,24 +93,24 @@ server_idle = "30m"           # a server that started on demand stops after bein
 held_call_ttl = "5m"          # how long a call waits for the client's input
 max_held_calls = 1024         # calls that wait for input at the same time
 stop_grace = "10s"            # from SIGTERM to SIGKILL
-drain = "30s"                 # how long calls in flight may take at shutdown; at most 19 seconds
+drain = "30s"                 # how long calls in flight may take at shutdown; longer values count as 19 seconds
 
 [defaults]
 # For servers in mcp.json that Toolwharf starts. An entry can override them.
 sandbox = false               # true: in a sandbox
-packages = "newest"           # of npx and uvx outside a sandbox; "pinned": installed once, and updated with `toolwharf update`
+packages = "newest"           # versions for npx and uvx outside a sandbox; "pinned": installed once, and updated with `toolwharf update`
 
 [breaker]
 failures = 3                  # failed starts in a row, after which a project's own server is not started for a while
-cooldown = "60s"              # how long it is then not started; an entry can override both
+cooldown = "60s"              # time until it may be started again; an entry can override both
 
 [audit]
 enabled = true                # records tool calls before and after they are made
-bodies = "digests"            # of arguments and results; "full" stores the texts, without secrets
+bodies = "digests"            # stores digests of arguments and results; "full": the texts, without secrets
 retention_days = 90           # 0 keeps records indefinitely
 
 [hosting]
-# The providers that hosted servers may run on. Each server gets the strongest one that works and suits it.
+# The providers that hosted servers may run on. Each server gets the strongest one that works here and can run it.
 # "runc" is weaker than "gvisor", and is used only if it is in this list.
 providers = ["gvisor", "firecracker", "e2b", "process"]
 # docker_host = "unix:///var/run/docker.sock"
@@ -139,7 +139,7 @@ user = 65532                  # the user that servers run as; "image" for the us
 # watch_namespace = "mcp-servers"   # reads `MCPServer` resources in this namespace; default: none
 
 [swarm]
-# The swarm of the provider "swarm", which must be in `providers`: Docker daemons of its nodes, at least one of a manager.
+# For the provider "swarm", which must be in `providers`. `daemons` are the nodes' Docker daemons, at least one a manager's.
 # daemons = ["unix:///var/run/docker.sock", "tcp://10.0.0.2:2376"]   # default: `docker_host`
 # tls = "/etc/toolwharf/docker"   # folder with ca.pem, cert.pem and key.pem for daemons at tcp://
 # constraints = ["node.labels.mcp == true"]   # placement constraints of Swarm
@@ -179,7 +179,7 @@ network = "bridge"            # for servers with an open network
 
 [replicas]
 # For several gateways on one Postgres.
-lease = "15s"                 # a replica that sends no heartbeat for this long is lost, and its servers run on other replicas
+lease = "15s"                 # a replica that sends no heartbeat for this long counts as lost, and its servers run on other replicas
 # listen = "10.0.0.5:6281"    # where other replicas reach this one; default: its address toward the database, and a free port
 project_servers = "each"      # a project's server runs on each replica that needs it; "one": on one replica, which the others use
 
@@ -187,7 +187,7 @@ project_servers = "each"      # a project's server runs on each replica that nee
 level = "info"                # or a filter such as "info,engine=debug"
 format = "text"               # or "json"
 
-# What callers of one project see. Without a section they see every server.
+# What callers of one project see. Without this section they see every server.
 # [projects.my-project]
 # servers = ["github", "time"]
 # naming = "preserve"

@@ -81,7 +81,7 @@ impl<'t, 'i> Table<'t, 'i> {
         let item = self.item(key)?;
         let value = read(item.get_ref());
         if value.is_none() {
-            self.walk.wrong(item.span(), &bad(key), must);
+            self.walk.wrong(item.span(), &invalid(key), must);
         }
         value
     }
@@ -116,7 +116,7 @@ impl<'t, 'i> Table<'t, 'i> {
         let text = item.get_ref().as_str();
         if text.is_none() {
             let what = format!("`{key}` is not a string");
-            self.walk.wrong(item.span(), &what, "it in double quotes");
+            self.walk.wrong(item.span(), &what, "text in double quotes");
         }
         Some((text?.to_owned(), item.span()))
     }
@@ -132,18 +132,16 @@ impl<'t, 'i> Table<'t, 'i> {
         if fits(&text) {
             return Some(text);
         }
-        self.walk.wrong(span, &bad(key), must);
+        self.walk.wrong(span, &invalid(key), must);
         None
     }
 
-    /// One of these words.
     pub(super) fn word<P: FromStr>(&mut self, key: &'static str, words: &[&str]) -> Option<P> {
         let must = format!("one of `{}`", words.join("`, `"));
         let word = self.text(key, &must, |word| word.parse::<P>().is_ok())?;
         word.parse().ok()
     }
 
-    /// One of two words.
     pub(super) fn either<T: Copy>(
         &mut self,
         key: &'static str,
@@ -166,13 +164,13 @@ impl<'t, 'i> Table<'t, 'i> {
             self.walk.note(problem.help(help));
         };
         let Some(text) = item.get_ref().as_str() else {
-            let help = "write it in double quotes, or better a variable: \"${…}\"";
+            let help = "write the value in double quotes, or better a variable: \"${…}\"";
             wrong(format!("`{key}` is not a string"), help);
             return None;
         };
         match self.walk.variables.fill(text, Unknown::Refuse) {
             Ok(text) if text.is_empty() => {
-                let help = "leave it out, or set the variable";
+                let help = "remove the key, or set the variable in its value";
                 wrong(format!("`{key}` is empty"), help);
                 None
             }
@@ -193,7 +191,7 @@ impl<'t, 'i> Table<'t, 'i> {
         must: &str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Vec<T> {
-        self.each_or(key, must, |text| parse(text).ok_or_else(|| bad(key)))
+        self.each_or(key, must, |text| parse(text).ok_or_else(|| invalid(key)))
     }
 
     /// Like [`Table::each`], but `parse` returns the error.
@@ -219,7 +217,7 @@ impl<'t, 'i> Table<'t, 'i> {
                 Some(Err(error)) => self.walk.wrong(item.span(), &error.to_string(), must),
                 None => {
                     let what = format!("`{key}` contains a value that is not a string");
-                    self.walk.wrong(item.span(), &what, "it in double quotes");
+                    self.walk.wrong(item.span(), &what, "text in double quotes");
                 }
             }
         }
@@ -241,7 +239,7 @@ impl<'t, 'i> Table<'t, 'i> {
         let found = item.get_ref().as_table();
         if found.is_none() {
             let what = format!("`{key}` is not a table");
-            let write = format!("[{key}] above its settings");
+            let write = format!("the header [{key}] above its settings");
             self.walk.wrong(item.span(), &what, &write);
         }
         found
@@ -260,7 +258,7 @@ impl Drop for Table<'_, '_> {
             let what = format!("`{prefix}{}` is not a known setting", printable(name));
             let help = match nearest(name, known) {
                 Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("known are {}", known.join(", ")),
+                None => format!("the known settings are {}", known.join(", ")),
             };
             let problem = Problem::at(self.walk.source, key.span(), what);
             self.walk.note(problem.help(help));
@@ -275,6 +273,6 @@ pub(super) fn set<T>(slot: &mut T, given: Option<T>) {
     }
 }
 
-fn bad(key: &str) -> String {
-    format!("bad `{key}`")
+fn invalid(key: &str) -> String {
+    format!("invalid `{key}`")
 }

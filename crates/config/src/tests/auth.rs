@@ -46,23 +46,23 @@ fn the_issuer_of_the_sample_is_valid() {
 #[test]
 fn invalid_settings_are_reported_with_the_remedy() {
     let rows = r#"
-        public_url = "https://a/b" | bad `public_url` | without a path
+        public_url = "https://a/b" | invalid `public_url` | without a path
         [auth.oidc]\ncorp = 1 | `auth.oidc.corp` is not a table | [auth.oidc.corp]
-        [auth.oidc."a b"]\nissuer = "https://a" | bad issuer name | letters
-        [auth.oidc.corp]\nscopes = [] | an issuer without its address | issuer =
-        [auth.oidc.corp]\nissuer = "http://a.example" | bad `issuer` | https://
-        ISSUERjwks_uri = "http://10.0.0.1/x" | bad `jwks_uri` | https://
-        ISSUERintrospection = true | `introspection` without a client | client_secret
+        [auth.oidc."a b"]\nissuer = "https://a" | invalid issuer name `a b` | letters
+        [auth.oidc.corp]\nscopes = [] | has no `issuer` | issuer =
+        [auth.oidc.corp]\nissuer = "http://a.example" | invalid `issuer` | https://
+        ISSUERjwks_uri = "http://10.0.0.1/x" | invalid `jwks_uri` | https://
+        ISSUERintrospection = true | `introspection` needs a client | client_secret
         ISSUERclient_secret = "${NOT_SET}S3CRET" | `NOT_SET` is not set | set NOT_SET in
-        ISSUER[auth.oidc.again]\nissuer = "https://a.example" | two entries for the same issuer | all its rules in one
-        ISSUERgroups = 1 | `auth.oidc.*.groups` is not a known | known are
+        ISSUER[auth.oidc.again]\nissuer = "https://a.example" | `auth.oidc.again` has the `issuer` of another | all rules for an issuer in one
+        ISSUERgroups = 1 | `auth.oidc.*.groups` is not a known | known settings are
         ISSUERaccess = [{ claim = "g", role = "call" }] | only valid together | both
-        ISSUERaccess = [{ claim = "g", values = ["a"] }] | a rule without a role | `admin`
-        ISSUERaccess = [{ role = "root" }] | bad `role` | `manage`
-        ISSUERaccess = [{ role = "call", projects = [] }] | a rule with an empty list of projects | remove `projects`
+        ISSUERaccess = [{ claim = "g", values = ["a"] }] | an `access` rule has no `role` | `admin`
+        ISSUERaccess = [{ role = "root" }] | invalid `role` | `manage`
+        ISSUERaccess = [{ role = "call", projects = [] }] | `projects` of an `access` rule is empty | remove `projects`
         ISSUERaccess = [{ role = "call", projects = ["a b"] }] | a b | the id of a project
-        ISSUERaccess = [{ role = "admin", projects = ["a"] }] | the role `admin` in a rule with `projects` | `manage`
-        ISSUERaccess = ["ml"] | `access` contains something that is not a rule | rules such as
+        ISSUERaccess = [{ role = "admin", projects = ["a"] }] | a rule with `projects` cannot have the role `admin` | `manage`
+        ISSUERaccess = ["ml"] | `access` contains a value that is not a table | rules such as
     "#;
     let issuer = "[auth.oidc.corp]\nissuer = \"https://a.example\"\n";
     for [settings, what, help] in table(rows) {

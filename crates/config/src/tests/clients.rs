@@ -198,7 +198,7 @@ fn urls_are_written_in_the_format_of_each_client() {
 fn a_file_that_cannot_be_edited_is_reported_with_its_place() {
     let rows = r#"
         cursor | {\n  "mcpServers": {\n    "a" 1\n  }\n} | /h/its-file:3: | `:`
-        cursor | [] | does not hold a JSON object | its-file
+        cursor | [] | is not a JSON object | its-file
         cursor | {"mcpServers": [1]} | `mcpServers` is a list | its-file
         opencode | {"mcp": null} | `mcp` is null | its-file
         codex | a = 1\nb = \n | its-file:2: | invalid TOML

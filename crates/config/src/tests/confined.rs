@@ -226,19 +226,19 @@ fn sandbox_names_are_unique_and_valid_for_containers() {
 #[test]
 fn invalid_options_are_reported() {
     let rows = r#"
-        {"command": "c", "sandbox": {"memory": "1 potato"}} | `sandbox.memory` of server `notes` | it must be a size from 8M
+        {"command": "c", "sandbox": {"memory": "1 potato"}} | `sandbox.memory` of server `notes` | `sandbox.memory` must be a size from 8M
         {"command": "npx", "sandbox": true, "packages": "newest"} | `packages` of server `notes` | "pinned" in a sandbox
-        {"command": "c", "sandbox": {"cores": 1}} | `sandbox.cores` | known are provider, cpu
+        {"command": "c", "sandbox": {"cores": 1}} | `sandbox.cores` | known keys are provider, cpu
         {"command": "c", "sandbox": "yes"} | `sandbox` of server `notes` | an object
         {"command": "c", "volumes": ["etc"]} | `volumes.0` | absolute path
         {"command": "c", "mounts": ["/a"]} | `mounts.0` | HOST:PATH
-        {"command": "c", "mounts": ["/a:/in", "/b:/in"]} | lists `/in` twice | `/in` twice
+        {"command": "c", "mounts": ["/a:/in", "/b:/in"]} | must not contain `/in` twice | `/in` twice
         {"command": "c", "network": "some"} | `network` | "none", "open"
         {"command": "c", "port": 0} | `port` | 1 to 65535
         {"command": "c", "ports": [1, "1"]} | `ports` of server | a port twice
         {"command": "c", "ports": ["5:1", "5:2"]} | `ports` of server | a port twice
         {"command": "c", "ports": [1, "x"]} | `ports.1` of server | 1 to 65535
-        {"command": "c", "port": 1, "ports": [2]} | `port` of server | combined with `port`
+        {"command": "c", "port": 1, "ports": [2]} | `port` of server | combined with `ports`
         {"command": "c", "start": "never"} | `start` | "boot" or "demand"
         {"command": "c", "restart": "maybe"} | `restart` | of server `notes`
         {"command": "c", "sandbox": false, "volumes": ["/v"]} | `volumes` | servers in a sandbox
@@ -246,7 +246,7 @@ fn invalid_options_are_reported() {
         {"image": "i", "sandbox": {"provider": "process"}} | `sandbox` | run images
         {"image": "i", "sandbox": false} | `image` | servers in a sandbox
         {"command": "c", "cwd": "/tmp", "sandbox": true} | `sandbox` | does not support `cwd`
-        {"url": "https://h/mcp", "sandbox": true} | `sandbox` | launched here
+        {"url": "https://h/mcp", "sandbox": true} | `sandbox` | Toolwharf launches
         {"command": "c", "volumes": ["/v"], "toolwharf": {"sharing": "session"}} | `volumes` | several sessions
         {"command": "c", "toolwharf": {"sandboxx": true}} | did you mean `sandbox`? | `sandbox`?
     "#;

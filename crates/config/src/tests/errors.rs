@@ -27,7 +27,7 @@ error: unknown transport `stdoi` of server `one`
    |
  3 | "one": { "type": "stdoi", "command": "…" },
    |                  ^^^^^^^
-  help: did you mean `stdio`? Known are `stdio`, `http` (also `streamable-http`) or `sse`
+  help: did you mean `stdio`? Use `stdio`, `http` (also `streamable-http`) or `sse`
 
 error: server `two` has no `command`
   --> mcp.json:4:14
@@ -55,7 +55,7 @@ error: the `url` of server `four` is neither http nor https
    |
  6 | "four": { "url": "…" },
    |                  ^^^
-  help: begin it with `https://` or `http://`
+  help: begin the URL with `https://` or `http://`
 
 error: server `five` has no `url`
   --> mcp.json:7:31
@@ -71,12 +71,12 @@ error: `args` of server `six` is a string, not an array of strings
    |                                  ^^^
   help: write "args": ["one", "two"]
 
-error: `timeout` of server `six` is not usable
+error: `timeout` of server `six` is invalid
   --> mcp.json:8:64
    |
  8 | "six": { "command": "…", "args": "…", "timeout": -5 },
    |                                                  ^^
-  help: it must be a number of milliseconds from 1 to 86400000 (a day)
+  help: `timeout` must be a number of milliseconds from 1 to 86400000 (a day)
 
 error: `one` is defined twice
   --> mcp.json:9:5
@@ -144,7 +144,7 @@ error: an argument of server `a` is a number, not a string
    |
  3 | "a": { "command": …, "args": ["…", …], "env": ["…"], "disabled": "…" },
    |                                    ^
-  help: put it in double quotes
+  help: put the argument in double quotes
 
 error: `env` of server `a` is an array, not an object
   --> mcp.json:3:55
@@ -153,14 +153,14 @@ error: `env` of server `a` is an array, not an object
    |                                               ^^^^^
   help: write "env": {"NAME": "value"}
 
-error: `disabled` of server `a` is not usable
+error: `disabled` of server `a` is invalid
   --> mcp.json:3:81
    |
  3 | "a": { "command": …, "args": ["…", …], "env": ["…"], "disabled": "yes" },
    |                                                                  ^^^^^
-  help: it must be `true` or `false`, without quotes
+  help: `disabled` must be `true` or `false`, without quotes
 
-error: a header name of server `b` is not allowed in HTTP
+error: header name `X Y` of server `b` is not allowed in HTTP
   --> mcp.json:4:45
    |
  4 | "b": { "url": "…", "headers": { "X Y": "…", "Ok": ["…"] } },
@@ -181,33 +181,33 @@ error: `toolwharf.maxConcurency` of server `c` is not a known option
    |                                       ^^^^^^^^^^^^^^^
   help: did you mean `maxConcurrency`?
 
-error: `maxConcurrency` of server `c` is not usable
+error: `maxConcurrency` of server `c` is invalid
   --> mcp.json:5:81
    |
  5 | …oncurency": …, "maxConcurrency": 0, "era": "…",
    |                                   ^
-  help: it must be a whole number from 1 to 10000
+  help: `maxConcurrency` must be a whole number from 1 to 10000
 
-error: `era` of server `c` is not usable
+error: `era` of server `c` is invalid
   --> mcp.json:5:91
    |
  5 | …: …, "maxConcurrency": …, "era": "old",
    |                                   ^^^^^
-  help: it must be one of auto, legacy, modern
+  help: `era` must be one of auto, legacy, modern
 
-error: `sharing` of server `c` is not usable
+error: `sharing` of server `c` is invalid
   --> mcp.json:6:23
    |
  6 | "sharing": true, "callTimeoutMs": "…", "projects": ["…"] } },
    |            ^^^^
-  help: it must be one of shared, session
+  help: `sharing` must be one of shared, session
 
-error: `callTimeoutMs` of server `c` is not usable
+error: `callTimeoutMs` of server `c` is invalid
   --> mcp.json:6:46
    |
  6 | "sharing": true, "callTimeoutMs": "5s", "projects": ["…"] } },
    |                                   ^^^^
-  help: it must be a number of milliseconds from 1 to 86400000 (a day)
+  help: `callTimeoutMs` must be a number of milliseconds from 1 to 86400000 (a day)
 
 error: a project id consists of letters A-Z and a-z, digits, `_` and `-`
   --> mcp.json:6:65
@@ -245,7 +245,7 @@ error: `enabled` and `disabled` of server `f` contradict each other
    |                                                 ^^^^
   help: keep one of the two
 
-error: the `url` of server `g` is a WebSocket, which is not an MCP transport
+error: the `url` of server `g` is a WebSocket address, which is not an MCP transport
   --> mcp.json:10:19
     |
  10 | "g": { "url": "…" },
@@ -257,7 +257,7 @@ error: unknown transport `remote` of server `h`
     |
  11 | "h": { "type": "remote", "url": "…" }
     |                ^^^^^^^^
-  help: did you mean `http`? Known are `stdio`, `http` (also `streamable-http`) or `sse`
+  help: did you mean `http`? Use `stdio`, `http` (also `streamable-http`) or `sse`
 "##);
 }
 
@@ -284,7 +284,7 @@ error: invalid JSON: expected comma
    |
  3 | "…": { "command": "…" "…": ["…"] }
    |                      ^
-  help: put a `,` between the two
+  help: put a `,` between the two values
 
 error: invalid JSON: unterminated string literal
   --> mcp.json:3:26
@@ -312,9 +312,9 @@ error: invalid JSON: unterminated object
    |
  1 | { "mcpServers": {
    |                 ^
-  help: a `}` is missing
+  help: add the missing `}`
 
-error: the file does not hold a JSON object
+error: the file is not a JSON object
   --> mcp.json:1:1
    |
  1 | […, …]
@@ -332,7 +332,7 @@ error: `mcpServers` is an array, not an object
    |                ^^
   help: write {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}
 
-error: the file holds no servers
+error: the file contains no servers
   --> mcp.json
   help: write {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}
 "##);
@@ -384,7 +384,7 @@ error: the file does not exist
 
 error: the file cannot be read: is a directory
   --> dir
-  help: check its permissions
+  help: check the path and its permissions
 
 error: line 2 is not UTF-8 text
   --> latin.json
@@ -407,7 +407,7 @@ error: unknown transport `smoke` of server `bad`
    |
  1 | …","env":{"K":"…"}},"bad":{"type":"smoke","command":"…"}}}
    |                                   ^^^^^^^
-  help: write `stdio`, `http` (also `streamable-http`) or `sse`
+  help: use `stdio`, `http` (also `streamable-http`) or `sse`
 "##);
 }
 
@@ -423,6 +423,6 @@ fn typos_are_warnings() {
         .collect();
     assert_snapshot!(all.join("\n"), @r##"
 `arg` of server `a` is not a known key; did you mean `args`?
-`envFile` of server `a` is not read; list the variables in `env`, as `"NAME": "${NAME}"`
+`envFile` of server `a` is ignored; list the variables in `env`, as `"NAME": "${NAME}"`
 "##);
 }

@@ -75,14 +75,14 @@ fn an_invalid_table_is_reported_with_the_remedy() {
         assert!(error.contains(what), "{error}");
         assert!(!error.contains("S3CRET"), "{error}");
     };
-    refused("client_id = \"a\"", "a login without an issuer");
+    refused("client_id = \"a\"", "neither `issuer` nor `token_url`");
     refused("issuer = \"http://h\"", "https://");
     refused(
         "authorize_url = \"https://h/a\"",
-        "with only some of its endpoints",
+        "only some of the endpoint URLs",
     );
     let both = "authorize_url = \"https://h/a\"\ntoken_url = \"https://h/t\"\n";
-    refused(both, "a login without a client");
+    refused(both, "but no `client_id`");
     let issuer = "issuer = \"https://h\"\n";
     refused(&format!("{issuer}login = \"nobody\""), "`user` or `shared`");
     refused(&format!("{issuer}client_secret = [\"S3CRET\"]"), "secret");

@@ -76,14 +76,14 @@ fn values() {
 #[test]
 fn invalid_settings_of_an_agent() {
     let rows = r#"
-        api = "x" | bad `api`
-        base_url = "x" | bad `base_url`
-        max_turns = 0 | bad `max_turns`
-        max_chats = 0 | bad `max_chats`
-        start = "lazy" | bad `start`
-        native = ["rm"] | bad `native`
+        api = "x" | invalid `api`
+        base_url = "x" | invalid `base_url`
+        max_turns = 0 | invalid `max_turns`
+        max_chats = 0 | invalid `max_chats`
+        start = "lazy" | invalid `start`
+        native = ["rm"] | invalid `native`
         system_file = "/no/such" | cannot be read
-        [agent.prices.m]\ninput = "x" | bad `input`
+        [agent.prices.m]\ninput = "x" | invalid `input`
     "#;
     for [setting, what] in table(rows) {
         let errors = errors("t.toml", &format!("[agent]\nmodel = \"m\"\n{setting}\n"));
@@ -125,14 +125,14 @@ error: `listn` is not a known setting
    | ^^^^^
   help: did you mean `listen`?
 
-error: bad `listen`
+error: invalid `listen`
   --> t.toml:2:10
    |
  2 | listen = "6280"
    |          ^^^^^^
   help: write an address and a port, such as "127.0.0.1:6280"
 
-error: bad `naming`
+error: invalid `naming`
   --> t.toml:3:10
    |
  3 | naming = "prefix"
@@ -144,23 +144,23 @@ error: `start` is not a string
    |
  4 | start = 3
    |         ^
-  help: write it in double quotes
+  help: write text in double quotes
 
-error: bad `allowed_origins`
+error: invalid `allowed_origins`
   --> t.toml:5:20
    |
  5 | allowed_origins = ["*", "https://a.b/path"]
    |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
   help: write an origin such as "https://app.example.com", without a path or `*`
 
-error: bad `allowed_origins`
+error: invalid `allowed_origins`
   --> t.toml:5:25
    |
  5 | allowed_origins = ["*", "https://a.b/path"]
    |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
   help: write an origin such as "https://app.example.com", without a path or `*`
 
-error: bad `data_dir`
+error: invalid `data_dir`
   --> t.toml:6:12
    |
  6 | data_dir = "state"
@@ -174,28 +174,28 @@ error: `limits.queue_length` is not a known setting
    | ^^^^^^^^^^^^
   help: did you mean `queue_len`?
 
-error: bad `max_depth`
+error: invalid `max_depth`
   --> t.toml:10:13
     |
  10 | max_depth = 0
     |             ^
   help: write a whole number from 8 to 1024
 
-error: bad `max_body_bytes`
+error: invalid `max_body_bytes`
   --> t.toml:11:18
     |
  11 | max_body_bytes = "16 megs"
     |                  ^^^^^^^^^
-  help: write a number of bytes, or a size such as "16MiB"
+  help: write a number of bytes or a size from 1KiB to 4GiB, such as "16MiB"
 
-error: bad `drain`
+error: invalid `drain`
   --> t.toml:12:9
     |
  12 | drain = 30
     |         ^^
   help: write a time such as "500ms", "30s", "5m" or "2h", at most a week
 
-error: bad `format`
+error: invalid `format`
   --> t.toml:15:10
     |
  15 | format = "xml"
@@ -233,21 +233,21 @@ error: invalid TOML: invalid basic string, expected `"`
    |
  1 | a = "…"
    |        ^
-  help: write `key = value`, one to a line
+  help: write one `key = value` per line
 
 error: invalid TOML: extra `=`, expected nothing
   --> t.toml:2:5
    |
  2 | b = …
    |     ^
-  help: write `key = value`, one to a line
+  help: write one `key = value` per line
 
 error: invalid TOML: unexpected key or value, expected newline, `#`
   --> t.toml:2:7
    |
  2 | b = …
    |     ^
-  help: write `key = value`, one to a line
+  help: write one `key = value` per line
 "##);
 }
 
@@ -272,8 +272,8 @@ fn the_key_to_e2b_comes_from_a_variable_and_is_not_shown() {
         e2b_api_key = "${NOT_SET}S3CRET" | `NOT_SET` is not set (`e2b_api_key`)
         e2b_api_key = ["S3CRET"] | `e2b_api_key` is not a string
         e2b_api_key = "" | `e2b_api_key` is empty
-        e2b_url = "http://api.example.com" | bad `e2b_url`
-        e2b_sandbox_url = "https://a?b" | bad `e2b_sandbox_url`
+        e2b_url = "http://api.example.com" | invalid `e2b_url`
+        e2b_sandbox_url = "https://a?b" | invalid `e2b_sandbox_url`
     "#;
     for [setting, what] in table(rows) {
         let error = load(&format!("[hosting]\n{setting}\n")).unwrap_err();
@@ -320,7 +320,7 @@ fn only_the_image_can_make_servers_on_kubernetes_run_as_root() {
     assert_eq!(of(user("\"image\"")), None);
     for wrong in ["0", "-1", "2000000001", "\"root\"", "true", "\"0\""] {
         let errors = errors("t.toml", &format!("[kubernetes]\nuser = {wrong}\n"));
-        assert!(errors.contains("bad `user`"), "{wrong}: {errors}");
+        assert!(errors.contains("invalid `user`"), "{wrong}: {errors}");
         assert!(errors.contains("a user that is not root"), "{errors}");
     }
 }

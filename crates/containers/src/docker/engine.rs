@@ -73,7 +73,7 @@ impl Engine {
             _ => Err(Error::Refused {
                 field: "host",
                 why: format!(
-                    "`{host}` must be the path of a socket on this host, such as unix:///var/run/docker.sock"
+                    "`{host}` must be the URL of a socket on this host, such as unix:///var/run/docker.sock"
                 ),
             }),
         }
@@ -90,7 +90,7 @@ impl Engine {
             }),
             (Some(_), None) => Err(Error::Refused {
                 field: "host",
-                why: format!("`{host}`: a remote daemon requires TLS certificates"),
+                why: format!("`{host}`: a remote daemon requires certificates in `[swarm] tls`"),
             }),
         }
     }
@@ -101,11 +101,13 @@ impl Engine {
         let missing = |why: &dyn std::fmt::Display| {
             Error::Unavailable(match self {
                 Self::Local(path) => format!(
-                    "no Docker daemon answers at unix://{path}: {why}; install it (`apt-get install docker.io`), \
+                    "no Docker daemon answers at unix://{path}: {why}; install Docker (`apt-get install docker.io`), \
                      start it, and allow this user to use its socket"
                 ),
                 Self::Remote { address, .. } => {
-                    format!("no Docker daemon answers at tcp://{address}: {why}")
+                    format!(
+                        "no Docker daemon answers at tcp://{address}: {why}; check `[swarm] daemons` and `tls`"
+                    )
                 }
             })
         };

@@ -38,7 +38,7 @@ pub(super) async fn import(
 pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
     let inspected = client.docker.inspect_image(image);
     match call("inspect an image", CHANGE_TIMEOUT, inspected).await {
-        // The daemon rejects the image name, although it passed our own check.
+        // The daemon rejected the image name, although our own check accepted it.
         Err(Call::Daemon(400, why)) => refused("image", format!("`{image}`: {why}")),
         other => Ok(found(other)?.map(|image| {
             let config = image.config.unwrap_or_default();

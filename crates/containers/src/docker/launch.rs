@@ -47,8 +47,8 @@ use runtime::{
 
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum attempts to create a container. It is created again if another program took its port before the daemon
-/// listens there.
+/// Maximum attempts to create a container. A new attempt is made if another program took the port before the daemon
+/// listened there.
 const MAX_PORT_ATTEMPTS: usize = 5;
 
 /// An empty image. The probe runs the daemon's own init in it.
@@ -354,7 +354,7 @@ impl Inner {
         Ok(common::instance(shared, stdio, ports, enforced))
     }
 
-    /// Opens listeners for its ports, unless the daemon publishes them.
+    /// Opens listeners for the server's ports, unless the daemon publishes them.
     async fn ports(
         &self,
         unit: Confined<'_>,
@@ -395,14 +395,16 @@ impl Inner {
                 refused(
                     "network",
                     format!(
-                        "the daemon's runtime `{}` is registered with --network=none",
+                        "the daemon's runtime `{}` is registered with --network=none; remove that option, or set `network` to `none`",
                         self.options.runtime
                     ),
                 )
             }
             Network::Open if ["host", "none"].contains(&name.as_str()) => refused(
                 "network",
-                format!("servers may not use the network `{name}`"),
+                format!(
+                    "`[hosting] docker_network` may not be `{name}`; name another network, or remove the setting"
+                ),
             ),
             Network::Open => {
                 let options = None::<InspectNetworkOptions>;
@@ -414,7 +416,9 @@ impl Inner {
                 if found(network.await)?.is_none() {
                     return refused(
                         "network",
-                        format!("the Docker daemon has no network `{name}`"),
+                        format!(
+                            "the Docker daemon has no network `{name}`; `docker network create {name}` creates it"
+                        ),
                     );
                 }
                 Ok(None)
@@ -431,7 +435,7 @@ impl Inner {
         let owner = labels.and_then(|labels| labels.get(LABEL_INSTALL).cloned());
         if owner.as_deref() != Some(&self.options.install) {
             let why =
-                format!("a container `{name}` belongs to another program; remove or rename it");
+                format!("a container `{name}` of another program exists; remove or rename it");
             return refused("id", why);
         }
         match old.id {

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - The namespace has only a loopback device. The proxy is the only way out. It is a socket of this process, which is
-//!   not in that namespace, so it makes its connections from the host's network.
+//! - The namespace has only a loopback device. The proxy is the only way out. Its socket belongs to this process, which
+//!   connects from the host's network.
 //! - A thread that has entered another namespace never returns: it ends in that namespace. Threads of the async runtime
 //!   never leave the host's namespace.
 //! - The holder is removed with the server's container, or by the next sweep. After this process has ended, nothing
@@ -54,17 +54,17 @@ pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
     let host_network = host.runtime_args.iter().any(|arg| arg == "--network=host");
     match options.provider {
         Provider::Gvisor if !host_network => Some(format!(
-            "gVisor's own network stack does not see a proxy in the container's network namespace; register \
-             `{}` with `--network=host`, which makes it use that namespace",
+            "allow-lists need `--network=host` in the arguments of the runtime `{}`, because gVisor's own network stack does not \
+             see a proxy in the container's network namespace",
             options.runtime
         )),
         Provider::Firecracker => Some(
-            "a virtual machine does not see a proxy in its container's network namespace; `none` and `open` are \
-             enforced"
+            "allow-lists are not supported in virtual machines, which do not see a proxy in the container's network \
+             namespace; set `network` to `none` or `open`"
                 .to_owned(),
         ),
         _ if program(std::env::consts::ARCH).is_none() => Some(format!(
-            "allow-lists are not supported on {} yet; `none` and `open` are enforced",
+            "allow-lists are not supported on the architecture {} yet; set `network` to `none` or `open`",
             std::env::consts::ARCH
         )),
         _ => None,
@@ -80,7 +80,7 @@ impl Inner {
         let image = format!("{}:{}", IMAGE.0, IMAGE.1);
         if inspect_image(client, &image).await?.is_none() {
             let program = program(std::env::consts::ARCH).unwrap_or_default();
-            let what = "import an image to hold a network with";
+            let what = "import the image of the container that holds a server's network";
             import(client, what, IMAGE, archive(PROGRAM, &program)).await?;
         }
         let deadline = Instant::now() + CHANGE_TIMEOUT;
@@ -118,7 +118,7 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     let refused = |why: String| Error::Refused {
         field: "network",
         why: format!(
-            "an allow-list is not enforced here: {why}; run Toolwharf as root on the host of the daemon, or set `network` to \
+            "an allow-list cannot be enforced: {why}; run Toolwharf as root on the host of the daemon, or set `network` to \
              `none` or `open`"
         ),
     };
@@ -128,8 +128,8 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
         ))
     };
     let space = File::open(path(pid)).map_err(unseen)?;
-    // If the daemon is in another PID namespace or host, this number may belong to any process here. Check after
-    // opening the namespace: if the number belongs to the container now, it did when the namespace was opened.
+    // If the daemon is on another host or in another PID namespace, this number may belong to any process here. Check
+    // after opening the namespace: if the number belongs to the container now, it did when the namespace was opened.
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unseen)?;
     if !groups.contains(id) {
         return Err(unseen(io::Error::other(
@@ -178,7 +178,7 @@ async fn listen_in(space: File) -> io::Result<TcpListener> {
 }
 
 /// An ELF executable that waits for a signal to end it. It has one segment, which is the whole file, and loops around
-/// one system call. It is the only file in its image, because no other image is available on every daemon.
+/// one system call. The holder's image contains only this file, because no other image is available on every daemon.
 fn program(arch: &str) -> Option<Vec<u8>> {
     let (machine, code): (u16, &[u8]) = match arch {
         // mov eax, 34 (pause); syscall; jmp back

@@ -91,7 +91,7 @@ pub(super) fn rows(
         ),
         _ if let Some(mount) = mounts.iter().find(|mount| !mount.read_only) => (
             false,
-            format!("`{}` is a directory of this host", mount.inside),
+            format!("`{}` is a host directory without a limit", mount.inside),
         ),
         Limit::Nothing => (true, "the server stores nothing on disk".to_owned()),
         Limit::Each(size) => (
@@ -167,8 +167,8 @@ fn not_it(options: &Options, found: &str) -> Error {
 pub(super) fn guest(container: &ContainerInspectResponse) -> Option<(i32, u64)> {
     let pid = container.state.as_ref()?.pid?;
     let pid = i32::try_from(pid).ok()?;
-    // Read the start tick first. The next check shows that the process belongs to the container, so the tick is that of
-    // the container's process.
+    // Read the start tick first. The next check shows that the process belongs to the container, so the tick is the
+    // container's.
     let started = Stat::read(Pid::from_raw(pid)?)?.started;
     match Seen::look(container) {
         Seen::Process { .. } => Some((pid, started)),
@@ -217,7 +217,7 @@ impl Seen {
             None => {
                 let how = match able {
                     true => format!("{asked}, according to the daemon"),
-                    false => "the daemon says that this host cannot limit it".to_owned(),
+                    false => "the daemon says that its host cannot limit this resource".to_owned(),
                 };
                 return (able, how);
             }
@@ -279,7 +279,7 @@ impl Seen {
         let devices: Vec<&str> = devices.map(str::trim).collect();
         if found != space || devices.iter().any(|&device| device != "lo") {
             return Err(Error::Failed(format!(
-                "the container is not in the network of its proxy: process {pid} has {}",
+                "the container is not in the network of its proxy: process {pid} has the devices {}",
                 devices.join(", ")
             )));
         }

@@ -31,7 +31,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout for a bridged container to exit after its streams have ended.
 const SILENT_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGKILL: i32 = 9;
-/// Limit for the kernel log records that are searched.
+/// Maximum number of kernel log records to search.
 const MAX_LOG_RECORDS: usize = 100_000;
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ pub(super) struct Reaper {
     pub(super) id: String,
     pub(super) shared: Arc<ProcessState>,
     pub(super) pump: JoinHandle<()>,
-    /// Tells the pump to discard the remaining output.
+    /// Cancelled to make the pump discard the remaining output.
     pub(super) killed: CancellationToken,
     pub(super) bridged: bool,
     pub(super) given_up: GivenUp,

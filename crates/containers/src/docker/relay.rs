@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - The relay is not trusted, because it shares its container with the server. A frame that violates the protocol ends
-//!   it.
+//!   the relay.
 //! - Backpressure applies in both directions. At most [`WINDOW_BYTES`] bytes of a connection are buffered here in each
 //!   direction.
 //! - The number of connections is limited. Further ones wait in the kernel's queue.
@@ -74,7 +74,7 @@ type Input = Pin<Box<dyn AsyncWrite + Send>>;
 pub(super) fn place(dir: &Path, name: &str) -> Result<PathBuf, Error> {
     if PROGRAM.is_empty() {
         let why = format!(
-            "ports of a container without a network are not supported on {} yet; set `\"network\": \"open\"`",
+            "ports of a container without a network are not supported on the architecture {} yet; set `\"network\": \"open\"`",
             std::env::consts::ARCH
         );
         return refused("ports", why);
@@ -161,7 +161,7 @@ impl Relay {
         .await?
         {
             StartExecResults::Attached { output, input } => Ok((output, input)),
-            StartExecResults::Detached => Err(Error::Failed("it has no streams".to_owned())),
+            StartExecResults::Detached => Err(Error::Failed("no streams attached".to_owned())),
         }
     }
 }
@@ -181,7 +181,7 @@ async fn serve(listeners: &Listeners, mut output: Output, input: Input) -> Strin
                 Some(Ok(LogOutput::StdOut { message })) => {
                     heard.extend_from_slice(&message);
                     if lines.hear(&mut heard).is_none() {
-                        return "it violated the protocol".to_owned();
+                        return "it sent an invalid message".to_owned();
                     }
                 }
                 // The relay itself never writes to stderr. If it does not start, the daemon writes the reason there.

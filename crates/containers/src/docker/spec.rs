@@ -43,8 +43,8 @@ pub(super) struct Host {
     pub(super) pids: bool,
 }
 
-/// The container name. Each server of an installation has one name, so two containers of it can never run. Neither part
-/// contains a dot.
+/// The container name. The name is the same for each launch of a server, so two of its containers can never run.
+/// Neither part contains a dot.
 pub(super) fn name(id: &str, install: &str) -> String {
     format!("toolwharf-{id}.{install}")
 }
@@ -65,7 +65,9 @@ pub(super) fn check_image(image: &str) -> Result<(), Error> {
     if (1..=512).contains(&image.len()) && image.bytes().all(sound) && !image.contains("..") {
         return Ok(());
     }
-    let why = format!("`{}` is not a valid image name", image.escape_debug());
+    let image = image.escape_debug();
+    let why =
+        format!("`{image}` must consist of 1 to 512 letters, digits and `._-/:@`, without `..`");
     refused("image", why)
 }
 

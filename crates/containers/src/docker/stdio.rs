@@ -40,8 +40,8 @@ pub(super) struct Pump {
     stdout: Option<DuplexStream>,
 }
 
-/// Creates the streams for talking to a container, if it is bridged, and the pump that moves their data. `closes`:
-/// whether closing stdin is passed on; `false` if this would end the whole stream.
+/// Creates the streams for talking to a container, if it is bridged, and the pump that moves their data. `closes`: true
+/// if closing stdin is passed on; false if that would end the whole stream.
 pub(super) fn streams(
     is_bridged: bool,
     attached: AttachContainerResults,
@@ -102,7 +102,7 @@ impl Pump {
             if let Ok(input) = &mut input
                 && closes
             {
-                // This fails if the container has already closed its stdin.
+                // Closing fails if the container has already closed its stdin.
                 let _ = input.shutdown().await;
             }
             std::future::pending::<()>().await;

@@ -101,7 +101,7 @@ impl Swarm {
     pub fn new(options: Options) -> Result<Self, Error> {
         spec::check_install(&options.install)?;
         if options.daemons.is_empty() {
-            return refused("daemons", "`[swarm] daemons` lists no daemons");
+            return refused("daemons", "`[swarm] daemons` must list at least one daemon");
         }
         let engine = |host: &String| Engine::anywhere(host, options.tls.as_deref()).map(Arc::new);
         let engines: Result<_, Error> = options.daemons.iter().map(engine).collect();

@@ -37,7 +37,7 @@ const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_NAME_BYTES: usize = 200;
 /// Search path for the tools, independent of the `TOOL_PATH` of this process.
 const TOOL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Makes the root of a volume writable for any user of an image, and empty. The daemon copies the image's files at that
+/// Makes the root of a volume empty, and writable for any user of an image. The daemon copies the image's files at that
 /// path into an empty volume.
 const DEBUGFS_SCRIPT: &str = "set_inode_field / mode 041777\nrmdir lost+found\n";
 
@@ -130,7 +130,9 @@ impl Inner {
         let slug = slug(inside);
         let name = name(&self.options.install, id, inside);
         if name.len() > MAX_NAME_BYTES {
-            let why = format!("`{inside}` is too long for a volume name");
+            let why = format!(
+                "`{inside}` is too long: the volume name would exceed {MAX_NAME_BYTES} bytes"
+            );
             return refused("volumes", why);
         }
         ready.volumes.push(Volume {
@@ -147,8 +149,9 @@ impl Inner {
         .await;
         if let Some(old) = found(old)? {
             if old.labels.get(LABEL_INSTALL) != Some(&self.options.install) {
-                let why =
-                    format!("a volume `{name}` belongs to another program; remove or rename it");
+                let why = format!(
+                    "the Docker volume `{name}` exists but was not created by this installation; remove it with `docker volume rm`"
+                );
                 return refused("volumes", why);
             }
             if !has_file {
@@ -176,7 +179,7 @@ impl Inner {
                 )));
             }
             Err(error) => {
-                // The file is empty, and would look like data at the next launch.
+                // Remove the empty file, which would count as data at the next launch.
                 let _ = fs::remove_file(&file).await;
                 if sandbox.strict {
                     return Err(Error::NotEnforced {
@@ -185,7 +188,7 @@ impl Inner {
                     });
                 }
                 ready.limit = Limit::None(format!(
-                    "volumes have no limit, because files cannot be mounted as volumes here: {error}"
+                    "volumes have no limit, because this host cannot mount files as volumes: {error}"
                 ));
                 None
             }
@@ -341,7 +344,7 @@ async fn tool(
         .split(':')
         .map(|dir| PathBuf::from(dir).join(program))
         .find(|path| path.exists())
-        .ok_or_else(|| io::Error::other(format!("`{program}` is not installed")))?;
+        .ok_or_else(|| io::Error::other(format!("`{program}` is not installed in {TOOL_PATH}")))?;
     let output = Command::new(path)
         .args(args)
         .env_clear()

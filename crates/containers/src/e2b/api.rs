@@ -113,7 +113,7 @@ impl From<Call> for Error {
     fn from(call: Call) -> Self {
         match call {
             Call::Answer(401 | 403, why) => Self::Unavailable(format!(
-                "E2B rejected the key: {why}; see `[hosting] e2b_api_key`"
+                "E2B rejected the key: {why}; check `[hosting] e2b_api_key`"
             )),
             Call::Answer(status, why) => Self::Failed(format!("E2B says: {why} (status {status})")),
             Call::Other(error) => error,
@@ -127,14 +127,14 @@ impl Api {
         let url = base(&options.url).ok_or_else(|| {
             refused(
                 "e2b_url",
-                format!("`{}` is not a valid URL", options.url.escape_debug()),
+                format!("`{}` is not an http(s) URL", options.url.escape_debug()),
             )
         })?;
         let sandbox_url = match &options.sandbox_url {
             Some(text) => Some(base(text).ok_or_else(|| {
                 refused(
                     "e2b_sandbox_url",
-                    format!("`{}` is not a valid URL", text.escape_debug()),
+                    format!("`{}` is not an http(s) URL", text.escape_debug()),
                 )
             })?),
             None => None,
@@ -271,7 +271,9 @@ impl Api {
                 return Ok(all);
             }
         }
-        Err(failed("E2B's list of sandboxes does not end".to_owned()))
+        Err(failed(format!(
+            "E2B lists more than {MAX_PAGES} pages of sandboxes; remove unused ones"
+        )))
     }
 
     async fn parsed<T: for<'a> Deserialize<'a>>(

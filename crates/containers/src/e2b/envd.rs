@@ -25,7 +25,7 @@ use runtime::handle::Exit;
 use runtime::unit::Error;
 
 const PORT: u16 = 49983;
-/// Flags of an envelope: it is compressed (which is never requested), or it is the last one.
+/// Flags of an envelope: compressed (which is never requested), and last of its stream.
 const FLAG_COMPRESSED: u8 = 1;
 const FLAG_LAST: u8 = 2;
 const HEADER_BYTES: usize = 5;
@@ -34,8 +34,8 @@ const MAX_ENVELOPE_BYTES: usize = 4 << 20;
 /// Timeouts of a call, and of starting a command.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout for input. A busy command may accept none, as with a full pipe. A dead connection is detected by the output
-/// stream ([`SILENCE_TIMEOUT`]).
+/// Timeout for input. A busy command may not read its input for a long time, as with a full pipe. A dead connection is
+/// detected by the output stream ([`SILENCE_TIMEOUT`]).
 const INPUT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Interval of `envd`'s keepalives in seconds. E2B closes streams that are silent for longer.
 const PING_INTERVAL_SECS: u64 = 30;
@@ -43,7 +43,7 @@ const PING_INTERVAL_SECS: u64 = 30;
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3 * PING_INTERVAL_SECS);
 /// From this version on, `envd` has a default user for commands. Requests to older versions must name the user.
 const USER_KNOWN_SINCE: [u32; 3] = [0, 4, 0];
-/// `user:`, the user that exists in every template.
+/// Basic authentication as `user`, which exists in every template, without a password.
 const USER_AUTHORIZATION: &str = "Basic dXNlcjo=";
 
 /// The `envd` of one sandbox.
@@ -118,7 +118,7 @@ impl Envd {
         let length = u32::try_from(asked.len()).map_err(|_| {
             Call::Other(Error::Refused {
                 field: "command",
-                why: "the command and its variables are too long".to_owned(),
+                why: "the command and its variables exceed 4 GiB".to_owned(),
             })
         })?;
         body.extend_from_slice(&length.to_be_bytes());
@@ -374,8 +374,8 @@ impl Events {
                     }
                 }
                 Ok(Some(Err(error))) => return Err(off(&error.to_string())),
-                Ok(None) => return Err(off("it ended without a last envelope")),
-                Err(_) => return Err(off("no data from the sandbox for too long")),
+                Ok(None) => return Err(off("the end marker is missing")),
+                Err(_) => return Err(off(&format!("no data for {} s", SILENCE_TIMEOUT.as_secs()))),
             }
         }
     }
@@ -389,7 +389,7 @@ fn split(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, Broken> {
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if length > MAX_ENVELOPE_BYTES || flags & FLAG_COMPRESSED != 0 {
         return Err(Broken::Off(format!(
-            "an event has {length} bytes and flags {flags}, which is not supported"
+            "an event with {length} bytes and flags {flags} is not supported; the limit is {MAX_ENVELOPE_BYTES} bytes, uncompressed"
         )));
     }
     if buffer.len() < HEADER_BYTES + length {
@@ -417,7 +417,7 @@ fn last(text: &[u8]) -> Result<(), Broken> {
             error: Some(Words { code, message }),
         }) => Err(Broken::Error { code, message }),
         Err(error) => Err(Broken::Off(format!(
-            "cannot parse the end of its output: {error}"
+            "cannot parse the end of the command's output: {error}"
         ))),
     }
 }

@@ -18,7 +18,7 @@ use runtime::unit::{Confined, Enforced, Error, Instance, Stdio, Unit, remove_eac
 
 /// The capacity of a pipe, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Timeout for removing a sandbox after a failed launch. After that, its lease ends it.
+/// Timeout for removing a sandbox after a failed launch. After that, the sandbox ends with its lease.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Inner {
@@ -176,13 +176,13 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
         let name = template.escape_debug();
         return refused(
             "image",
-            format!("`{name}` is not a valid E2B template name"),
+            format!("`{name}` must consist of 1 to 256 letters, digits and `._-/:`"),
         );
     }
     let Some((cmd, args)) = command.split_first() else {
         return refused(
             "command",
-            "a template of E2B has no default command; give the command of the server",
+            "an E2B template has no default command; set the server's command",
         );
     };
     if !unit.has_streams() {
@@ -192,13 +192,16 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
         );
     }
     if !sandbox.ports.is_empty() {
-        return refused("ports", "ports of E2B sandboxes cannot be published");
+        return refused(
+            "ports",
+            "ports of E2B sandboxes cannot be published; remove them, or use a provider on this host",
+        );
     }
     if let Some(volume) = sandbox.volumes.first() {
         return refused(
             "volumes",
             format!(
-                "`{volume}` would not outlive the sandbox: E2B keeps nothing after a sandbox has ended; use a provider of \
+                "`{volume}` would not outlive the sandbox: E2B keeps nothing after a sandbox has ended; use a provider on \
                  this host"
             ),
         );
@@ -213,7 +216,7 @@ fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
     if let Network::Allow(_) = sandbox.network {
         return refused(
             "network",
-            "allow-lists are not supported in E2B sandboxes; `none` and `open` are",
+            "allow-lists are not supported in E2B sandboxes; set `network` to `none` or `open`",
         );
     }
     Ok((template, (cmd, args)))
@@ -286,7 +289,7 @@ fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
         row(
             "privileges",
             false,
-            "the template's user, who may be root in the sandbox".to_owned(),
+            "the server runs as the template's user, who may be root in the sandbox".to_owned(),
         ),
         row(
             "kernel",

@@ -41,7 +41,7 @@ pub(super) struct Life {
     /// Ends with an error if the input failed.
     pub(super) input: JoinHandle<Result<(), String>>,
     pub(super) output: JoinHandle<Over>,
-    /// Tells the output task to discard the rest.
+    /// Cancelled to make the output task discard the rest.
     pub(super) killed: CancellationToken,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
@@ -155,7 +155,7 @@ impl Life {
                     removed = true;
                     break self.gone(was_there);
                 }
-                // The lease was not renewed, so the sandbox is gone, whether E2B says so or not.
+                // The lease has expired without a renewal, so the sandbox is gone, whatever E2B says.
                 () = sleep_until(over), if given_up => {
                     removed = true;
                     break self.gone(false);
@@ -170,7 +170,7 @@ impl Life {
                     renewal = pending().boxed();
                     match renewed {
                         Ok(true) => over = Instant::now() + lease,
-                        Ok(false) => broken = Some("the server's sandbox is gone".to_owned()),
+                        Ok(false) => broken = Some("the server's sandbox no longer exists".to_owned()),
                         // There are more attempts before the lease is over.
                         Err(error) => {
                             let error = words(error);
@@ -178,7 +178,7 @@ impl Life {
                             tracing::warn!(
                                 label = self.shared.label,
                                 sandbox = self.sandbox,
-                                "cannot renew the lease of the server's sandbox: {error}; trying again; without a renewal, E2B ends it in {left} s"
+                                "cannot renew the lease of the server's sandbox: {error}; retrying; without a renewal, E2B ends the sandbox in {left} s"
                             );
                         }
                     }
@@ -208,7 +208,7 @@ impl Life {
                 tracing::warn!(
                     label = self.shared.label,
                     sandbox = self.sandbox,
-                    "{why}: killing it"
+                    "{why}; killing the server"
                 );
                 kill = true;
                 killing = self.kill();
@@ -220,7 +220,7 @@ impl Life {
             self.output.abort();
             let _ = (&mut self.output).await;
         }
-        // Removes it immediately if possible; otherwise its lease ends it.
+        // Remove the sandbox immediately if possible; otherwise its lease ends it.
         if !removed {
             removed = self.remove_once().await;
         }

@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use super::Options;
 use runtime::unit::Error;
 
-/// Timeout of one request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A cluster, and the APIs of the objects in the servers' namespace.

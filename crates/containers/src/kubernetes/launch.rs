@@ -155,7 +155,7 @@ impl Inner {
                 None => warning(cluster, &pod).await.or_else(|| waits_for(&pod)),
             };
             return Err(Error::Failed(format!(
-                "the pod does not start within {} s: {}",
+                "the pod did not start within {} s: {}",
                 START_TIMEOUT.as_secs(),
                 why.as_deref().unwrap_or("no reason given")
             )));
@@ -283,7 +283,7 @@ impl Inner {
                 refused = Some(Error::Refused {
                     field: "id",
                     why: format!(
-                        "a pod or a secret `{name}` in the namespace `{}` belongs to another program; remove or rename it",
+                        "a pod or a secret `{name}` in the namespace `{}` was not created by this installation; delete it",
                         cluster.namespace
                     ),
                 });

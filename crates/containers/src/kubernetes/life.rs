@@ -118,7 +118,7 @@ impl Life {
         {
             self.shared.log.push(note.into());
         }
-        // Its node has reported the exit, so nothing has to wait for the rest of the pod.
+        // The node has reported the exit, so there is no need to wait for the rest of the pod.
         let mut removed = self.made.remove(&self.cluster, 0).await.is_ok();
         drop(self.following);
         self.shared.log.close();

@@ -7,7 +7,6 @@ use super::Options;
 use super::spec::SERVER_CONTAINER;
 use runtime::unit::{Enforced, Error};
 
-/// The state of one of a pod's containers.
 pub(super) fn state<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerState> {
     status(pod, container)?.state.as_ref()
 }
@@ -20,7 +19,7 @@ fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
 /// Returns whether it is certain that a pod's server no longer runs.
 ///
 /// Kubelets of Kubernetes 1.20 may remove a container before they record how it ended. For a pod that is being deleted,
-/// they then report that the container waits and has terminated before. The kubelet starts no container of such a pod
+/// they then report that the container is waiting and terminated before. The kubelet starts no container of such a pod
 /// again.
 pub(super) fn has_ended(pod: &Pod) -> bool {
     let Some(server) = status(pod, SERVER_CONTAINER) else {
@@ -91,14 +90,14 @@ pub(super) fn rows(
     };
     let policed = |out: &str| {
         let how = format!(
-            "a NetworkPolicy lets {out} out; it is not known whether the cluster's network enforces policies"
+            "a NetworkPolicy allows {out}; it is not known whether the cluster's network enforces policies"
         );
         row("network", false, how)
     };
     let network = match &sandbox.network {
         Network::Open => row("network", true, "open".to_owned()),
-        Network::Allow(entries) => policed(&format!("connections to {}", entries.join(", "))),
-        Network::None => policed("nothing"),
+        Network::Allow(entries) => policed(&format!("egress only to {}", entries.join(", "))),
+        Network::None => policed("no egress"),
     };
     Ok(vec![
         limited("cpu"),
@@ -119,7 +118,7 @@ pub(super) fn rows(
             "privileges",
             dropped && no_new && token,
             format!(
-                "no capabilities = {dropped}, no new privileges = {no_new}, no token = {token}, user = {user}"
+                "no capabilities = {dropped}, no new privileges = {no_new}, no service account token = {token}, user = {user}"
             ),
         ),
         kernel_row(options, pod, kernel)?,
@@ -155,8 +154,8 @@ fn kernel_row(options: &Options, pod: &Pod, kernel: Option<&str>) -> Result<Enfo
     }
     if options.promises_gvisor() {
         return Err(Error::Unavailable(format!(
-            "the pod has the RuntimeClass `{class}` and its kernel is not gVisor's but `{first}`: it does not isolate as it was \
-             asked to"
+            "the pod has the RuntimeClass `{class}`, but its kernel is `{first}`, not gVisor's: it does not isolate as \
+             requested"
         )));
     }
     row(

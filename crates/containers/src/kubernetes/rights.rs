@@ -83,7 +83,7 @@ pub(super) async fn check(cluster: &Cluster) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Unavailable(format!(
-        "Toolwharf is not permitted to {} in the namespace `{}`; `examples/kubernetes/rbac.yaml` has all permissions that it needs",
+        "Toolwharf is not permitted to {} in the namespace `{}`; `examples/kubernetes/rbac.yaml` grants all permissions that it needs",
         missing.join(", "),
         cluster.namespace
     )))

@@ -31,7 +31,7 @@ pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
 /// The fencing token of the launch, and the installation (database) that it belongs to.
 const LABEL_FENCE: &str = "toolwharf.dev/fence";
 pub(super) const LABEL_FENCE_OF: &str = "toolwharf.dev/fence-of";
-/// Unique per launch across all gateways. A policy selects the pod of its launch with it.
+/// Unique per launch across all gateways. A NetworkPolicy selects its pod by this label.
 const LABEL_LAUNCH: &str = "toolwharf.dev/launch";
 const LABEL_SERVER: &str = "toolwharf.dev/server";
 /// The complete server id. Label values are cut to 63 characters.
@@ -88,7 +88,7 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
         return refused(
             "id",
             format!(
-                "`{}` must be 1 to 100 of a-z, 0-9 and `-`, and not end with `-`",
+                "`{}` must consist of 1 to 100 characters from a-z, 0-9 and `-`, and not end with `-`",
                 id.escape_debug()
             ),
         );
@@ -195,7 +195,7 @@ fn launch_of(secret: &Secret) -> (String, String) {
 ///
 /// # Errors
 ///
-/// The list contains anything but addresses.
+/// The list contains a host name or an invalid entry.
 fn reachable(network: &Network) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
     let Network::Allow(entries) = network else {
         return Ok(Vec::new());
@@ -427,7 +427,7 @@ pub(super) fn pod(
             volumes: Some(volumes),
             // Toolwharf restarts servers, not the kubelet.
             restart_policy: Some("Never".to_owned()),
-            // Applies if another program deletes the pod. Toolwharf's own requests name a grace period.
+            // Used if another program deletes the pod. Toolwharf's own requests specify a grace period.
             termination_grace_period_seconds: Some(GRACE_SECS),
             runtime_class_name: options.runtime_class.clone(),
             automount_service_account_token: Some(false),

@@ -33,11 +33,11 @@ const MAX_LOG_BYTES: i64 = 64 << 10;
 const CHUNK_BYTES: usize = 8 << 10;
 /// Interval of pings. Load balancers close connections that are idle for longer.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
-/// A connection that receives nothing for this long counts as lost. A machine that loses power closes nothing.
+/// A connection that receives nothing for this long counts as lost. A machine that loses power closes no connection.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// A connection that lasts this long reaches a running server.
+/// After this time, a connection is assumed to reach a running server.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// Timeout for output that was written before the first connection.
 const EARLY_OUTPUT_TIMEOUT: Duration = Duration::from_millis(20);
@@ -214,7 +214,7 @@ impl Pump {
 }
 
 /// Sends stdin and pings until the connection fails. The end of the input is not sent, because it would end the whole
-/// connection. A server is stopped by a signal.
+/// connection; a signal stops the server instead.
 async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut is_open = true;

@@ -139,7 +139,7 @@ async fn relay(
     tokio::join!(forth, back);
 }
 
-/// Runs a test with a daemon whose mood it sets.
+/// Runs a test behind a proxy to the daemon. The test sets the proxy's [`Mood`].
 async fn with_moods<F: Future<Output = ()>>(
     provider: Provider,
     test: impl FnOnce(Bench, Docker, watch::Sender<Mood>) -> F,

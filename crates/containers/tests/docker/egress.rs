@@ -19,10 +19,10 @@ use testkit::{in_time, serve::host};
 use crate::server::Server;
 use crate::support::{Bench, TEST_TIMEOUT, bench, holds, read_until, sh, wait_for};
 
-/// gVisor with the network of its namespace, under the name with which [`register`] adds it to the daemon.
+/// The name under which [`register`] adds gVisor with `--network=host` to the daemon.
 const HOST_NETWORK: &str = "runsc-host-network";
 
-/// A server that reports what it can reach from its very start on, and then keeps running.
+/// A server that reports at its start what it can reach, and then keeps running.
 fn prober(allowed: SocketAddr, forbidden: SocketAddr) -> Server {
     let script = r#"
 proxy="${HTTPS_PROXY#http://}"; at="${proxy%:*} ${proxy#*:}"

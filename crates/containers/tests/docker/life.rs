@@ -229,7 +229,7 @@ async fn a_launch_that_nobody_waits_for_leaves_nothing() {
         let launch = bench.runtime.launch(running(&["/bin/cat"]).unit());
         let _ = timeout(Duration::from_millis(pause), launch).await;
     }
-    // The last launch is dropped when there certainly is something to remove.
+    // The last launch is dropped late enough that there is something to remove.
     {
         let launch = pin!(bench.runtime.launch(running(&["/bin/cat"]).unit()));
         tokio::select! {

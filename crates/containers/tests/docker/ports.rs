@@ -60,7 +60,7 @@ async fn h02_ports_of_a_container_without_a_network_are_reached() {
         let echo = instance.ports[&7];
         assert!(echo.ip().is_loopback());
 
-        // The client sends and receives the same amount at once, and then ends one direction only.
+        // The client sends and receives the same amount concurrently, and then closes one direction only.
         let (mut reads, mut writes) = TcpStream::connect(echo).await.unwrap().into_split();
         let sent: Vec<u8> = (0..BIG_BYTES).map(|at| (at % 251) as u8).collect();
         let mut heard = Vec::new();

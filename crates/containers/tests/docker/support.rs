@@ -56,7 +56,7 @@ pub(crate) fn bench(provider: Provider) -> Bench {
     }
 }
 
-/// An id that no other test has. The ports of a server depend on its id, so that tests with the same id compete for them.
+/// An id that no other test has. The ports of a server depend on its id, so equal ids would compete.
 pub(crate) fn own_id() -> String {
     format!("t{}", std::process::id())
 }

@@ -260,7 +260,7 @@ fn p50(mut all: Vec<Duration>) -> f64 {
 #[tokio::test]
 async fn d07_kubernetes_a_call_costs_at_most_half_more_than_a_round_trip() {
     let namespace = Namespace::new("cost").await;
-    // A record waits twice for the disk, wherever the server runs. Its cost is printed separately.
+    // An audit record waits twice for the disk, wherever the server runs, so its cost is printed separately.
     let product = Product::start(&namespace, "[audit]\nenabled = false\n").await;
     let recording = Product::start(&namespace, "").await;
     let mut through = Caller::of(&product, &product.register("cost").await).await;

@@ -16,9 +16,9 @@ const EXAMPLE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../examples/kubernetes/rbac.yaml"
 );
-/// Permissions that this cluster checks with the other verb, or that only degrade operation when missing: without
-/// `watch`, pods are polled every five seconds, and without `events`, the reason why a pod does not start is unknown.
-/// Missing ones are reported at the start.
+/// Permissions that this cluster checks under another verb, or that are not essential: without `watch`, pods are polled
+/// every five seconds, and without `events`, the reason why a pod does not start is unknown. Missing permissions are
+/// reported at the start.
 const NOT_MISSED: [&str; 5] = [
     "create pods/attach",
     "create pods/exec",

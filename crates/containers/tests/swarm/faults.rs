@@ -261,7 +261,7 @@ pub(crate) async fn start_daemon(number: usize) {
     .await;
 }
 
-/// A bench that uses the node that may be lost, and other nodes once that one is lost.
+/// A bench that uses the node that may be lost, and others after its loss.
 pub(crate) fn lossy(install: &str) -> Bench {
     with(install, &[1, 2, LOST_NODE], |options| {
         options.constraints = vec!["node.labels.kernel != gvisor".to_owned()];

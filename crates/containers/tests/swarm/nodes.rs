@@ -94,7 +94,7 @@ async fn d06_a_lost_node_s_server_runs_elsewhere_with_its_file_where_a_driver_br
     instance.handle.stop(GRACE).await;
     let removed = bench.runtime.volumes_remove("h1", None);
     in_time(TEST_TIMEOUT, removed).await.expect("they go");
-    // The volumes belong to the nodes, their content to the driver.
+    // The nodes' volumes are removed, but the driver keeps the content.
     for number in [1, 2, LOST_NODE] {
         let left = bench.list(number, &["volume", "ls"]);
         assert_eq!(left, "", "on node {number}");
@@ -108,7 +108,7 @@ fn id_of(number: usize) -> String {
     docker(number, &["info", "--format", "{{.Swarm.NodeID}}"])
 }
 
-/// A change by a manager to the node that may be lost, and its reversal.
+/// A manager's change to the node that may be lost. Dropping it reverts the change.
 struct Done {
     undo: Vec<String>,
 }
@@ -129,7 +129,7 @@ impl Drop for Done {
         let mut undo = Command::new("/usr/bin/docker");
         undo.args(["--host", &socket(1)]).args(&self.undo);
         let output = undo.output();
-        // A failing test has already reported more.
+        // Do not hide the panic of a failing test.
         if !std::thread::panicking() {
             let output = output.expect("docker's own client");
             assert!(output.status.success(), "{output:?}");
@@ -154,7 +154,9 @@ async fn d06_a_drained_node_s_server_ends_and_runs_elsewhere_unless_its_volumes_
     assert_eq!(processes(&free_mark).len(), 1);
     let (field, why) = tied.refused(tied_server.clone()).await;
     assert!(
-        field == "volumes" && why.contains("node-4") && why.contains("is set to `drain`"),
+        field == "volumes"
+            && why.contains("node-4")
+            && why.contains("has the availability `drain`"),
         "{field}: {why}"
     );
     drop(drained);

@@ -206,7 +206,7 @@ async fn recorded(
     }
 }
 
-/// How a call ended: what its record needs and its answer does not show.
+/// How a call ended: information for its record that is not in the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Answered,
@@ -633,8 +633,8 @@ impl Relay<'_> {
                 }
                 // No timeout while the server waits for its client's answer.
                 () = timer.elapsed(), if asked.as_ref().is_none_or(Questions::is_empty) => {
-                    // Nor while the server waits for an answer in another call of this caller: a request of the server
-                    // does not say which call it belongs to.
+                    // The same applies if the server waits for an answer in another call of this caller, since a server
+                    // request does not name its call.
                     let last = self.started + MAX_CALL_TIME;
                     if !self.target.server.asked_now.includes(by) || Instant::now() >= last {
                         return Err(Failure::Timeout(ms(timeout)));
@@ -680,7 +680,7 @@ impl Relay<'_> {
             ),
             Failure::Call(CallError::Closed(why)) => (
                 "server_unavailable",
-                format!("server `{server}` went away during `{what}`: {why}"),
+                format!("server `{server}` disconnected during `{what}`: {why}"),
             ),
             Failure::Call(error) => (
                 "server_failed",

@@ -1,8 +1,9 @@
 //! Merges the skills of several servers into one list (SEP-2640): `skills/list`, `skills/get`,
 //! `resources/directory/read`.
 //!
-//! URIs of skills name their server in the same way as those of other resources. The rest of an entry is unchanged to
-//! the byte. Deliberately absent: a cache. Lists are fetched when a client asks, and skills are not read in advance.
+//! URIs of skills name their server in the same way as those of other resources. The rest of an entry stays byte for
+//! byte the same. Deliberately absent: a cache. Lists are fetched when a client asks, and skills are not read in
+//! advance.
 
 use std::sync::Arc;
 
@@ -73,6 +74,8 @@ async fn skills_of(
     let failed = |why: CallError| RpcError::internal(why.to_string());
     let mut entries: Vec<String> = Vec::new();
     let mut bytes = 0;
+    let limit = server.spec.call_timeout.as_millis();
+    let late = || format!("the server did not answer `skills/list` within {limit} ms");
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let members = cursor
@@ -82,7 +85,7 @@ async fn skills_of(
         let page = connection.client.ask(method::SKILLS_LIST, &members);
         let page = tokio::time::timeout_at(deadline, page)
             .await
-            .map_err(|_| RpcError::internal("the server did not answer in time"))?
+            .map_err(|_| RpcError::internal(late()))?
             .map_err(failed)?;
         if page.kind() == Kind::Error {
             return Err(RpcError::from_json(page.body()));

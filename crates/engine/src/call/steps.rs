@@ -1,4 +1,4 @@
-//! The progress of a recorded call, with times.
+//! The steps of a recorded call, with their times.
 //!
 //! Kept in memory during the call and written with its outcome. Each step costs one reading of the clock; a call that
 //! is not recorded has no steps.

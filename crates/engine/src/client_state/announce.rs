@@ -1,4 +1,4 @@
-//! Notifies clients of changed lists, once per burst of changes, and only if a list really changed.
+//! Notifies clients of changed lists, once per burst of changes, and only if a list changed.
 //!
 //! A task that changes something notes the previous lists of the scope. A moment later, they are compared with the
 //! current ones. Invariant: a client with an outdated list has been notified, or will be within little more than a
@@ -42,7 +42,7 @@ struct Noted {
 }
 
 impl Announcer {
-    /// Notes that these lists of a scope may change. `before` is the snapshot so far.
+    /// Notes that these lists of a scope may change. `before` is the snapshot before the change.
     pub(crate) fn note(&self, scope: &Scope, before: Option<Arc<View>>, kinds: &[ListKind]) {
         self.merge(scope, Noted::new(before, kinds));
         self.noted.notify_one();
@@ -93,7 +93,7 @@ impl Noted {
                     if now.is_starting() && !before.is_known() {
                         return None;
                     }
-                    // List requests wait for the start, too, so a client that has this list has the current version.
+                    // List requests also wait for the start, so a client that has this list has the current version.
                     let has_current = self.deferred && now.knows(kind) && !before.knows(kind);
                     !has_current && !before.has_same(now, kind)
                 }

@@ -1,9 +1,8 @@
 //! Resolves tool calls made by views of MCP Apps (SEP-1865).
 //!
 //! An app calls its server's tools by their native names, since it does not know about the gateway. If two servers have
-//! a tool with the same name, the views that the client has opened decide: if only one of the servers has shown a view
-//! to this client, the call goes there. Otherwise it is refused; the gateway never guesses. Deliberately absent:
-//! inspecting the contents of views.
+//! a tool with the same name, the call goes to the one whose view the client has opened, if there is only one such
+//! server. Otherwise the call is refused. Deliberately absent: inspecting the contents of views.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -94,7 +94,7 @@ impl Holds {
             keys.iter().filter_map(|key| table.remove(key)).collect()
         };
         for (_, held) in expired {
-            tracing::info!(server = %held.server.name(), "cancelled a call: the client's input did not arrive in time");
+            tracing::info!(server = %held.server.name(), "cancelled a call: the client's input did not arrive within `held_call_ttl`");
         }
     }
 

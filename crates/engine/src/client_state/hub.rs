@@ -119,7 +119,7 @@ pub struct Hub {
     watched: Mutex<Watched>,
 }
 
-/// Counts of watched resources. Locked while a listener's own list is locked, never the other way round.
+/// Counts of watched resources. May be locked while a listener's own list is locked, but not the other way round.
 #[derive(Default)]
 struct Watched {
     total: usize,
@@ -127,7 +127,7 @@ struct Watched {
     by_principal: HashMap<Arc<str>, usize>,
 }
 
-/// Decrements a count. Returns whether it is now zero.
+/// Decrements a count. Returns whether the count is now zero.
 fn decrement<K, Q>(counts: &mut HashMap<K, usize>, key: &Q) -> bool
 where
     K: std::hash::Hash + Eq + std::borrow::Borrow<Q>,
@@ -183,7 +183,6 @@ impl Hub {
         }
     }
 
-    /// Number of listeners.
     #[must_use]
     pub fn len(&self) -> usize {
         self.listeners.read().len()
@@ -327,7 +326,7 @@ impl Hub {
 
     /// Sends any other notification that belongs to no call.
     pub fn broadcast(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
-        // These refer to a single request and concern only its sender.
+        // These notifications concern only the sender of one request.
         if !matches!(frame.method(), method::CANCELLED | method::PROGRESS) {
             self.to_sessions(frame, sees, |_| true);
         }

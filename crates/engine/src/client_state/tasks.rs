@@ -1,9 +1,9 @@
 //! Tasks: calls whose result is fetched later. Keeps track of their owners and servers.
 //!
-//! Invariants: a task is accessible only to its owner, which is the key that created it. Without a key it is the
-//! session; without either, anyone who knows the task's id, which is random in that case. The table is bounded: when it
-//! is full, the owner with the most tasks loses the oldest one. Deliberately absent: persistence, `notifications/tasks`
-//! of modern servers, and how task requests are answered ([`crate::call::task_requests`]).
+//! Invariants: a task is accessible only to its owner, which is the key that created it. Without a key, the owner is
+//! the session; without either, anyone who knows the task's id, which is then random. The table is bounded: when it is
+//! full, the owner with the most tasks loses the oldest one. Deliberately absent: persistence, `notifications/tasks` of
+//! modern servers, and how task requests are answered ([`crate::call::task_requests`]).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -43,7 +43,6 @@ const MAX_OWNED: usize = 1_000;
 /// Total bytes of kept results.
 const MAX_KEPT_BYTES: usize = 16 << 20;
 
-/// One task.
 pub(crate) struct Task {
     /// The id that the client knows.
     pub(crate) id: Arc<str>,
@@ -106,7 +105,6 @@ struct Inner {
     kept_bytes: usize,
 }
 
-/// All tasks.
 pub(crate) struct Tasks {
     place: Place,
     inner: Mutex<Inner>,
@@ -133,8 +131,8 @@ impl Tasks {
                 return known.id.clone();
             }
             None if owner != Owner::Bearer && !may_arrive_elsewhere => native.into(),
-            // The id is taken by another server's task, serves as the only proof of ownership, or has to name this
-            // gateway.
+            // A new id is needed: the server's id belongs to another server's task, would be the only proof of
+            // ownership, or does not name this gateway.
             _ => self.place.handle(TASK_PREFIX).into(),
         };
         inner.insert(Task {
@@ -157,7 +155,7 @@ impl Tasks {
         if result.len() > MAX_KEPT_BYTES {
             return Err(RpcError::internal(format!(
                 "server `{}` answered immediately with {} bytes, but at most {MAX_KEPT_BYTES} are kept for a task: \
-                 call it without `task`",
+                 call the tool without `task`",
                 server.name(),
                 result.len()
             )));

@@ -1,6 +1,6 @@
 //! Changes to the fleet: which servers are declared, and which of their tools are offered.
 //!
-//! Invariant: an unchanged server is not disturbed. Deliberately absent: where specs come from.
+//! Invariant: an unchanged server is not disturbed. Deliberately absent: the source of the specs.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use model::{
     Declared, NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy,
 };
@@ -99,8 +100,8 @@ impl Gateway {
         );
     }
 
-    /// Replaces the hosted servers in the same way as [`Gateway::reconfigure`]. Each comes with the state in which an
-    /// earlier run of the gateway left it, if there was one.
+    /// Replaces the hosted servers in the same way as [`Gateway::reconfigure`]. Each is paired with the state in which
+    /// an earlier run of the gateway left it, if any.
     pub fn host(
         &self,
         hosted: Vec<(ServerSpec, Option<Left>)>,
@@ -199,19 +200,23 @@ impl Gateway {
         }
         let gone = futures_util::future::join_all(fleet.all().map(|server| server.stopped()));
         if tokio::time::timeout_at(by + KILL_WAIT, gone).await.is_err() {
-            tracing::warn!("some servers did not stop in time");
+            let is_late = |server: &&Arc<Server>| server.stopped().now_or_never().is_none();
+            let late = fleet.all().filter(is_late).map(|late| late.key());
+            let late: Vec<_> = late.map(ToString::to_string).collect();
+            tracing::warn!("servers did not stop in time: {}", late.join(", "));
         }
         if tokio::time::timeout(WRITE_WAIT, self.shared.written())
             .await
             .is_err()
         {
             tracing::warn!(
-                "some data could not be saved before the stop: the database does not respond"
+                "some data could not be saved within {} s: the database does not respond",
+                WRITE_WAIT.as_secs()
             );
         }
     }
 
-    /// Approves these current definitions immediately. Returns `false` if no definition was pending.
+    /// Approves these definitions immediately. Returns `false` if no definition was pending.
     pub fn approve_tools(&self, server: &ServerKey, tools: &[(NativeName, Arc<str>)]) -> bool {
         let fleet = self.shared.fleet();
         let Some(server) = fleet.get(server) else {

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     pub key: ServerKey,
-    /// Its name in the scope.
+    /// The server's name in the scope.
     pub server: ServerName,
     pub reason: Arc<str>,
 }

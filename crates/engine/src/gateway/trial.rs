@@ -23,7 +23,7 @@ use crate::{
 /// The result of a trial.
 pub struct Tried {
     pub tools: Vec<Item>,
-    /// How it was sandboxed, if it was.
+    /// How the server was sandboxed, if it was.
     pub placement: Option<Arc<Placement>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Tried {
 pub struct TrialError {
     /// May be shown to clients: contains no output of the server.
     pub reason: Arc<str>,
-    /// The end of its stderr.
+    /// The end of the server's stderr.
     pub stderr: Option<String>,
     /// A user has to sign in to it first.
     pub needs_login: bool,

@@ -25,7 +25,7 @@ const PREVIEW_MEMORY: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
     #[error(
-        "server `{0}` is not started from a pinned package: its command is not `npx` or `uvx`, or its packages are \"newest\""
+        "server `{0}` is not started from a pinned package: its command is not `npx` or `uvx`, or its entry has `\"packages\": \"newest\"`"
     )]
     NotPinned(ServerKey),
     #[error(transparent)]
@@ -38,7 +38,7 @@ pub enum UpdateError {
 pub struct Candidate {
     pub package: Package,
     pub version: String,
-    /// Its tools, or why they could not be listed. `None`: not listed, because it is the pinned version.
+    /// The version's tools, or why they could not be listed. `None`: not listed, because it is the pinned version.
     pub tools: Option<Result<Vec<Item>, Arc<str>>>,
     /// Other servers that use the same package and are updated with this one.
     pub peers: Vec<Arc<Server>>,

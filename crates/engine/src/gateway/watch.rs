@@ -35,7 +35,8 @@ impl Gateway {
         let native = target.name.clone().unwrap_or_default();
         let session = caller.session.as_ref();
         let listener = session.and_then(|session| self.shared.hub.of_session(session));
-        let listener = listener.ok_or_else(|| RpcError::internal("the session has no stream"))?;
+        let listener =
+            listener.ok_or_else(|| RpcError::internal("the session has no event stream"))?;
         let server = target.server.clone();
         if frame.method() == method::RESOURCES_SUBSCRIBE {
             let most = self.shared.limits().max_subscriptions;
@@ -43,7 +44,7 @@ impl Gateway {
             let first = hub.watch(&listener, server.key(), &native, &exposed, most);
             let Some(first) = first else {
                 return Err(RpcError::internal(
-                    "this client has reached its limit of watched resources (`max_subscriptions`): unsubscribe from some",
+                    "this client already has its share of the subscriptions (`max_subscriptions`): unsubscribe from some resources first",
                 ));
             };
             let answer = self
@@ -227,7 +228,7 @@ impl Gateway {
     }
 }
 
-/// Removes the subscriptions of a modern listener when its request ends, in whatever way.
+/// Removes the subscriptions of a modern listener when its request ends for any reason.
 struct Listening {
     gateway: Gateway,
     registration: Option<Registration>,

@@ -46,7 +46,7 @@ impl Shared {
     }
 }
 
-/// Delay before a server that was blocked because of gateways behind it is tried again.
+/// Retry delay for a server that was blocked because of the gateways behind it.
 pub(crate) const BLOCKED_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 impl Server {

@@ -181,7 +181,8 @@ impl Server {
 
     /// Compares the tools' definitions with the pinned ones, and saves what is new.
     fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
-        // This declaration of the server has ended. The next one may have another configuration, so approve nothing.
+        // The server's declaration was replaced or removed. The next one may have another configuration, so approve
+        // nothing.
         if self.over.is_cancelled() {
             return;
         }
@@ -301,8 +302,8 @@ impl Server {
         if self.queue.take_turns() {
             tracing::warn!(
                 server = %self.key(),
-                "it sent a request to a client while calls of several sessions were in flight: from now on it gets the calls \
-                 of one session at a time; \"sharing\": \"session\" gives each session a separate instance"
+                "the server sent a request to a client while calls of several sessions were in flight: from now on it \
+                 gets the calls of one session at a time; \"sharing\": \"session\" gives each session a separate instance"
             );
             self.change(|catalog| catalog.takes_turns = true);
             self.keep(shared);
@@ -336,7 +337,7 @@ impl Server {
     }
 }
 
-/// Saves what is noted for a server, and applies the outcome to its pins.
+/// Saves a server's pending data, and applies the outcome to the server's pins.
 async fn write_down(shared: Arc<Shared>, key: ServerKey) {
     let tell = |told: Told<'_>| {
         let fleet = shared.fleet();

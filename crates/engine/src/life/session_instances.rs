@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Why a server with volumes cannot have separate instances for sessions or users.
-const HAS_VOLUMES: &str = "it has volumes, which instances of several sessions or persons cannot share: remove them, or share one instance \
+const HAS_VOLUMES: &str = "it has volumes, which instances of several sessions or users cannot share: remove them, or share one instance \
                        (`\"sharing\": \"shared\"`, or `login = \"shared\"` of its `[logins]` table)";
 
 /// The instance of this session. Started if needed, declaring the client's capabilities (JSON text).
@@ -99,7 +99,7 @@ async fn started(
     let limit = shared.limits().max_session_instances;
     let Some(slot) = server.instances.slot(holder, limit) else {
         let why = format!(
-            "{limit} sessions or users already have an instance of this server (`max_session_instances`)"
+            "{limit} sessions or users already have an instance of this server: raise `max_session_instances`, or try again later"
         );
         return Err(down(why.into(), false));
     };
@@ -198,8 +198,8 @@ async fn forward(
             break;
         };
         match event {
-            // The instance belongs to one session, so that session's client gets all its requests, whatever is in
-            // flight.
+            // The instance belongs to one session, so that session's client gets all requests of the instance,
+            // regardless of the calls in flight.
             Event::Request(request) | Event::Unclear(request) => {
                 let asked = session.ask(
                     session.outbox(),
@@ -239,7 +239,7 @@ pub(crate) fn has_own(view: &View) -> bool {
 }
 
 /// The tools that the session's instances list. Instances are started if needed. If an instance is unavailable, its
-/// server is left out, so that the shared list is shown for it.
+/// server is left out, and clients see the server's shared list.
 pub(crate) async fn own_tools(
     shared: &Arc<Shared>,
     view: &View,
@@ -256,7 +256,7 @@ pub(crate) async fn own_tools(
             async |server| match of_one(shared, server, session, whose, capabilities).await {
                 Ok(names) => Some((server.clone(), names)),
                 Err(why) => {
-                    tracing::debug!(server = %server.key(), "the shared list is shown: {why}");
+                    tracing::debug!(server = %server.key(), "listing the tools of the shared instance: {why}");
                     None
                 }
             },
@@ -304,10 +304,11 @@ async fn fetch(
     capabilities: &[u8],
 ) -> Result<Names, Arc<str>> {
     let starting = instance(shared, server, session, whose, capabilities);
-    let instance = tokio::time::timeout(server.spec.start_timeout, starting);
+    let limit = server.spec.start_timeout;
+    let instance = tokio::time::timeout(limit, starting);
     let instance = instance
         .await
-        .map_err(|_| "its instance did not start in time")?;
+        .map_err(|_| format!("its instance did not start within {} ms", limit.as_millis()))?;
     let instance = instance.map_err(|error| error.to_string())?;
     let before = instance.own_tools.changes();
     let items = fetch_list(&instance.client, ListKind::Tools, server.name().as_str()).await;

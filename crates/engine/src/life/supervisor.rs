@@ -468,7 +468,7 @@ impl Server {
         self.gone.cancel();
     }
 
-    /// The end of its stderr, with secrets removed.
+    /// The end of the server's stderr, with secrets removed.
     fn last_words(&self) -> String {
         let all = self.redact(&self.stderr_tail());
         let mut tail = String::new();
@@ -560,7 +560,7 @@ impl Driver<'_> {
             status.reason.clone()
         };
         if changed {
-            self.show(reason.unwrap_or_else(|| "it has not run".into()));
+            self.show(reason.unwrap_or_else(|| "it has not been started".into()));
         }
         let moving = matches!(
             phase,
@@ -620,7 +620,7 @@ impl Driver<'_> {
                     Event::Stopped
                 }));
             }
-            // A life ends only after its instance is gone, even if only the connection broke.
+            // A life ends only after its instance has exited, even if only the connection broke.
             Action::Launch | Action::Attach => {
                 self.stop = watch::Sender::new(None);
                 let server = self.server.clone();

@@ -1,9 +1,9 @@
 //! The audit log of tool calls (P09). The intent is durable before the server receives a call, the outcome before the
 //! caller does.
 //!
-//! One thread writes in batches: whatever arrives while a batch is being written forms the next one. Waiting callers
-//! learn of a failed write immediately. Outcomes that could not be written are kept, up to a limit, and written later.
-//! No call is ever repeated. Deliberately absent: the table's contents and retention.
+//! One thread writes in batches: records that arrive while a batch is being written form the next one. Waiting callers
+//! get an error as soon as a write fails. Outcomes that could not be written are kept, up to a limit, and written
+//! later. No call is ever repeated. Deliberately absent: the table's contents and retention.
 //!
 //! Every intent handed to the writer gets an outcome, wherever the call is dropped: the outcome's place in the queue is
 //! reserved before the intent is queued ([`Pending`]).
@@ -25,7 +25,7 @@ use tokio::{
 const QUEUE_CAPACITY: usize = 32_768;
 /// Records per batch: the intents and the outcomes of as many calls as are usually in flight.
 const RECORDS_PER_BATCH: usize = 256;
-/// Outcomes kept while they cannot be written.
+/// Maximum number of outcomes kept while they cannot be written.
 const MAX_LATE_OUTCOMES: usize = 65_536;
 /// Intents kept because the database did not confirm them. They are closed later, if they were written. Beyond this
 /// number they are dropped: after so many failures, later ones are unlikely to have been written.
@@ -38,7 +38,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 const STOPPING: &str = "the gateway is stopping";
 const TOO_MANY: &str = "too many records are waiting to be written";
-const NOT_MADE: &str = "its record was not confirmed in time, so the call was not made";
+const NOT_MADE: &str = "the call was not made: the database did not confirm its record in time";
 /// Limit of a recorded error text.
 const MAX_ERROR_BYTES: usize = 2_000;
 
@@ -79,7 +79,6 @@ pub(crate) struct Intent<'a> {
     pub(crate) redact: &'a (dyn Fn(&str) -> String + Sync),
 }
 
-/// The outcome of a call.
 pub(crate) struct Outcome<'a> {
     pub(crate) status: CallStatus,
     pub(crate) error: Option<&'a str>,
@@ -295,7 +294,7 @@ impl Pending {
         }
     }
 
-    /// Gives the outcome to the writer. Only the first one counts.
+    /// Gives the outcome to the writer. Later outcomes are ignored.
     fn give(&mut self, end: CallEnd, done: Option<Done>) {
         if let Some(place) = self.place.take() {
             let write = Some(CallWrite::Outcome(end));

@@ -1,7 +1,7 @@
 //! The pinned definitions of one configured server, and which of its tools are kept back because of them.
 //!
 //! There are three writers: the server's task, which sees what is listed; a person who approves a definition; and the
-//! task that saves definitions, which learns that a write failed or that the database has a different definition.
+//! task that saves definitions, which finds out that a write failed or that the database has a different definition.
 //! Deliberately absent: where pins are stored.
 
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub(crate) struct Pinned {
 /// Why a tool is not offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeptBack {
-    /// Its definition differs from the approved one.
+    /// The tool's definition differs from the approved one.
     Changed,
-    /// Its definition cannot be saved, for this reason.
+    /// The tool's definition cannot be saved, for this reason.
     Unkept(Arc<str>),
 }
 

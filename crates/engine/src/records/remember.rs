@@ -107,12 +107,12 @@ pub struct Seen {
 pub enum News {
     /// The tool is new.
     Tool,
-    /// It equals the approved definition. The configuration has changed since that was listed, or another definition
-    /// was listed in between.
+    /// The definition equals the approved one. The configuration has changed since the tool was last listed, or another
+    /// definition was listed in between.
     Same,
-    /// It differs, but so does the server's configuration: it counts as approved.
+    /// The definition differs, but so does the server's configuration: it counts as approved.
     Configured,
-    /// It differs although the configuration is the same.
+    /// The definition differs although the configuration is the same.
     Words,
 }
 
@@ -314,7 +314,7 @@ mod tests {
         let (pins, _) = compare(&Pins::new(), &old, &one, policy);
         let (pins, seen) = compare(&pins, &new, &two, policy);
         assert_eq!(news(&seen), [News::Configured, News::Same]);
-        // A pending definition is approved with the new configuration, too.
+        // The new configuration also approves a pending definition.
         let (pins, seen) = compare(&pins, &old, &two, policy);
         assert_eq!(news(&seen), [News::Words]);
         let (pins, seen) = compare(&pins, &old, &one, policy);

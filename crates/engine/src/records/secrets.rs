@@ -21,7 +21,7 @@ const CHECK_TEXT: &[u8] = b"toolwharf";
 
 /// Sealed data could not be opened: it was sealed with another key, or modified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it was sealed with another key, or was changed")]
+#[error("it was encrypted with another key, or was changed")]
 pub struct CannotOpen;
 
 /// The text is not a key.
@@ -107,7 +107,7 @@ impl MasterKey {
         Self(Key::random())
     }
 
-    /// Parses 64 hexadecimal digits. White space around them is ignored.
+    /// Parses 64 hexadecimal digits. White space around the digits is ignored.
     ///
     /// # Errors
     /// [`NotAKey`]
@@ -130,7 +130,7 @@ impl MasterKey {
         self.0.id(b"toolwharf master key\0")
     }
 
-    /// A value that only this key opens, stored along with the wrapped keys.
+    /// A check value that only this key can open. It is stored with the wrapped keys.
     #[must_use]
     pub fn check(&self) -> Vec<u8> {
         self.wrapped(&[b"check"], CHECK_TEXT)
@@ -194,7 +194,6 @@ impl fmt::Debug for MasterKey {
 /// The key of one project's secrets.
 pub struct DataKey(Key);
 
-/// A sealed secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     pub nonce: Vec<u8>,

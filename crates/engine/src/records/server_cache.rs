@@ -1,8 +1,8 @@
-//! Saves what is remembered about servers to the store, in the background. No caller waits for it. If the store is
-//! unavailable, only the data for the next start is affected.
+//! Saves catalogs and tool definitions of servers to the store, in the background. No caller waits for it. If the store
+//! is unavailable, only the data for the next start is affected.
 //!
-//! Invariant: the writes for one server happen one after the other, in the order in which they were submitted, however
-//! late that is. Otherwise a later definition could become the approved one.
+//! Invariant: the writes for one server happen one after the other, in the order in which they were submitted, even if
+//! they are delayed. Otherwise a later definition could become the approved one.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -21,10 +21,10 @@ use crate::{
     records::remember::{Pin, Pins, Seen},
 };
 
-/// Delay between attempts to save something, and the number of attempts. Definitions are retried for as long as the
+/// Delay between attempts to save data, and the number of attempts. Definitions are retried for as long as the
 /// gateway runs; after that many attempts, their tools are kept back until the write succeeds.
 const STORE_RETRY: (Duration, u32) = (Duration::from_secs(5), 12);
-/// Pins per write. A definition can be long.
+/// Maximum pins per write, since a definition can be long.
 const PINS_PER_WRITE: usize = 200;
 
 pub(crate) struct Memory {
@@ -54,7 +54,7 @@ struct Notes {
 pub(crate) enum Told<'t> {
     /// They are saved. Includes the server's current pins.
     Kept(&'t [Seen], &'t [PinRow]),
-    /// They are not saved, or not yet.
+    /// The definitions are not saved, or not yet.
     Unkept(&'t [Seen], Arc<str>),
 }
 
@@ -99,8 +99,8 @@ impl Memory {
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Writes everything noted for a server, including what is added meanwhile. Calls `tell` with the outcome for its
-    /// definitions.
+    /// Writes all pending data of a server, including data that is added during the write. Calls `tell` with the
+    /// outcome for its definitions.
     pub(crate) async fn write(&self, key: &ServerKey, tell: &(dyn Fn(Told<'_>) + Sync)) {
         while let Some((seen, catalog)) = self.next(key) {
             let (first, last): (Vec<Seen>, Vec<Option<Seen>>) = seen.into_values().unzip();
@@ -215,7 +215,7 @@ impl Memory {
                 Err(error @ store::Error::Unavailable { .. }) => {
                     attempts = attempts.saturating_add(1);
                     if attempts == STORE_RETRY.1 {
-                        tracing::warn!(server = %key, "its new tools are kept back until their definitions can be saved: {error}");
+                        tracing::warn!(server = %key, "the server's new tools are kept back until their definitions can be saved: {error}");
                         tell(Told::Unkept(part, "the database does not answer".into()));
                     }
                     if attempts >= STORE_RETRY.1 && self.over.is_cancelled() {
@@ -432,7 +432,7 @@ mod tests {
         }
     }
 
-    /// The first definition remains the approved one, however quickly the next one follows.
+    /// The first definition remains the approved one, even if the next one follows immediately.
     #[tokio::test(flavor = "multi_thread")]
     async fn definitions_are_kept_in_the_order_of_their_coming() {
         let dir = tempfile::tempdir().expect("a directory");

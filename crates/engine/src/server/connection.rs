@@ -32,14 +32,14 @@ pub struct Connection {
     pub(crate) is_elsewhere: bool,
     /// The instance, if this gateway runs it.
     pub handle: Option<Handle>,
-    /// How it is sandboxed, if it is.
+    /// How the instance is sandboxed, if it is.
     pub hosted: Option<Arc<Placement>>,
     /// The access token in the instance's environment.
     pub(crate) issued: Option<Issued>,
-    /// The principal whose sign-in it uses, unless it is the shared one.
+    /// The principal whose sign-in the instance uses, unless the instance is the shared one.
     pub(crate) whose: Option<Arc<str>>,
     pub(crate) level: AtomicU8,
-    /// The tools that it lists, if it belongs to one session.
+    /// The tools that the instance lists, if it belongs to one session.
     pub(crate) own_tools: OwnTools,
     /// Set once the server's lists were fetched. Before that, its requests belong to its start-up.
     pub(crate) is_known: AtomicBool,
@@ -54,7 +54,7 @@ pub struct Placement {
     /// Why this provider was chosen.
     pub why: Arc<str>,
     pub enforced: Arc<[Enforced]>,
-    /// The files that it sees, if its runtime can list them.
+    /// The files that the instance sees, if its runtime can list them.
     pub files: Option<Arc<VisibleFiles>>,
     /// The addresses on this host at which its ports are reached.
     pub ports: Vec<(u16, std::net::SocketAddr)>,
@@ -63,7 +63,7 @@ pub struct Placement {
 /// Native names of tools.
 pub(crate) type Names = Arc<BTreeSet<Arc<str>>>;
 
-/// The tools that one instance lists, as far as they are known.
+/// The tools that one instance lists, if they are known.
 #[derive(Default)]
 pub(crate) struct OwnTools(Mutex<Known>);
 
@@ -91,7 +91,7 @@ impl OwnTools {
         }
     }
 
-    /// The list has changed. It is fetched when it is needed next.
+    /// Forgets the list, because it has changed. The list is fetched again when needed.
     pub(crate) fn forget(&self) {
         let mut known = self.0.lock();
         known.names = None;
@@ -100,7 +100,7 @@ impl OwnTools {
 }
 
 impl Connection {
-    /// A new connection. `handle` and `hosted` are as in the fields of these names.
+    /// A new connection. `handle` and `hosted`: see the fields of the same names.
     #[must_use]
     pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Placement>>) -> Self {
         let behind = client.info().behind.clone().map(Arc::new);

@@ -20,7 +20,7 @@ pub trait Gate: Send + Sync {
     /// Determines the gateway that runs the server.
     ///
     /// # Errors
-    /// Why this is unknown, or why no gateway runs it. The text may be shown to callers.
+    /// Why the gateway is unknown, or why no gateway runs the server. The text may be shown to callers.
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>>;
 
     /// Releases the server, so that other gateways may run it. The server must have no instance here any more.
@@ -29,10 +29,10 @@ pub trait Gate: Send + Sync {
 
 /// The gateway that runs a server.
 pub enum Runs {
-    /// This one.
+    /// This gateway.
     Here(Held),
     RemoteReplica(RemoteReplica),
-    /// No gateway can run it. Contains the reason, which may be shown to callers.
+    /// No gateway can run the server. Contains the reason, which may be shown to callers.
     Nowhere(String),
 }
 
@@ -48,7 +48,7 @@ pub struct Held {
 /// Another gateway that runs a server. It is addressed like a server of version 2026-07-28.
 #[derive(Clone)]
 pub struct RemoteReplica {
-    /// States that another gateway runs it, and which one. May be shown to callers.
+    /// States which other gateway runs the server. May be shown to callers.
     pub why: String,
     pub url: String,
     pub sign: Arc<dyn Sign>,

@@ -111,7 +111,7 @@ pub(crate) struct Launcher {
 struct Started {
     target: Target,
     handle: Handle,
-    /// The first line on its standard output that was not a message.
+    /// The first line on the instance's standard output that was not a message.
     printed: Printed,
     hosted: Option<Arc<Placement>>,
 }
@@ -137,7 +137,7 @@ impl fmt::Display for Printed {
         match self.0.get() {
             Some(line) => write!(
                 f,
-                "; it printed `{line}` on its standard output, where only messages belong (diagnostics go to standard error)"
+                "; it printed `{line}` on its standard output, which is for MCP messages only (diagnostics belong on standard error)"
             ),
             None => Ok(()),
         }
@@ -150,7 +150,7 @@ impl fmt::Display for Printed {
 pub struct StartError {
     /// May be shown to clients: contains no output of the server.
     pub reason: Arc<str>,
-    /// The end of its stderr, for logs and operators.
+    /// The end of the server's stderr, for logs and operators.
     pub stderr: Option<String>,
     /// How the instance exited, if it did by itself.
     pub exit: Option<Exit>,
@@ -165,14 +165,14 @@ pub struct StartError {
 /// An obstacle to starting a server, other than a fault of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
-    /// Its spec lacks something, such as a secret. Fixing the spec declares the server again.
+    /// The server's spec lacks something, such as a secret. Correcting it declares the server again.
     Description,
-    /// The host lacks something that the server needs, or has the wrong one: a command, an image, a limit that it can
-    /// enforce.
+    /// The host lacks something that the server needs, or has an unsuitable version of it: a command, an image, a
+    /// limit.
     Host,
     /// A port is in use. It may be free soon.
     Port,
-    /// A user has to sign in to it.
+    /// A user has to sign in to the server.
     Login,
 }
 
@@ -196,7 +196,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// `None`: it may work another time, or the registration is not at fault.
+    /// `None`: a later attempt may work, or the registration is not at fault.
     fn of(error: &runtime::Error) -> Option<Self> {
         let (pointer, why) = match error {
             runtime::Error::Refused { field, why } => {
@@ -244,7 +244,7 @@ impl StartError {
         }
     }
 
-    /// The obstacle to starting it, if waiting alone does not remove it.
+    /// The obstacle to starting the server, if waiting alone does not remove it.
     pub(crate) fn hindrance(&self) -> Option<Hindrance> {
         let refused = self.refused.as_ref();
         let of_host = refused.map(|refused| match refused.pointer {
@@ -540,7 +540,7 @@ impl Launcher {
             fence,
             ..Unit::new(spec.name.to_string(), launch.clone())
         };
-        // Tells a gateway started as our child which gateways are above it.
+        // Passes the chain of gateways to a gateway that is started as a child process.
         if let (Place::Host, Some(own)) = (&launch.place, &self.identity.chain) {
             let env = &mut Arc::make_mut(&mut unit.launch).env;
             env.insert(chain::VARIABLE.to_owned(), own.for_children());
@@ -657,7 +657,7 @@ fn unseen(files: &VisibleFiles, stderr: &str) -> String {
     let shown = paths.iter().take(MAX_UNSEEN);
     let shown: Vec<_> = shown.map(|path| format!("`{}`", path.display())).collect();
     format!(
-        "; its sandbox does not show {}: name what it needs in `\"sandbox\": {{\"show\": […]}}`",
+        "; its sandbox does not show {}: list the paths that the server needs in `\"sandbox\": {{\"show\": […]}}`",
         shown.join(", ")
     )
 }

@@ -2,7 +2,7 @@
 //! the code.
 //!
 //! Invariant: every question gets a response, whatever happens to the call that it belongs to (JSON-RPC 2.0 section 4:
-//! a request must be answered). While a client is thinking, its calls to that server do not time out.
+//! a request must be answered). While a question is open, its client's calls to that server do not time out.
 
 use std::{
     sync::{

@@ -26,7 +26,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Abandoned waiters that may stay in line before they are cleared away.
+/// Maximum number of abandoned waiters in line before they are removed.
 const MAX_GONE: usize = 64;
 
 /// The queue of one server.
@@ -61,7 +61,7 @@ struct Line {
 struct Unsent {
     number: u64,
     caller: CallerId,
-    /// Set while it waits for the calls before it.
+    /// Set while the call waits for the calls before it.
     waker: Option<Waker>,
 }
 
@@ -71,10 +71,10 @@ struct Waiter {
     place: oneshot::Sender<Permit>,
 }
 
-/// When a call is sent once it has its place.
+/// When a call may be sent after it gets its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sending {
-    /// At any time: it does not belong to a session.
+    /// At any time: the call does not belong to a session.
     Anytime,
     /// Immediately, but after earlier calls of its session.
     InOrder,
@@ -84,7 +84,7 @@ pub(crate) enum Sending {
 
 /// A place among the calls in flight.
 pub(crate) struct Permit {
-    /// `None`: it does not count as in flight.
+    /// `None`: the call does not count as in flight.
     places: Option<Arc<Places>>,
     caller: CallerId,
     /// The call's number in `unsent`, if it is in that list.
@@ -101,7 +101,7 @@ impl Permit {
         }
     }
 
-    /// The caller it was given to.
+    /// The caller that has the permit.
     pub(crate) fn caller(&self) -> CallerId {
         self.caller
     }
@@ -235,7 +235,7 @@ impl Queue {
         Ok(Place::InLine(given, InLine(&self.waiting)))
     }
 
-    /// Waits for this call's turn. `None` if it does not come before the deadline.
+    /// Waits for this call's turn. `None` if the deadline comes first.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line.
@@ -251,10 +251,10 @@ impl Queue {
 }
 
 impl Places {
-    /// Gives places to the calls in line, as far as there is room.
+    /// Gives places to the calls in line until no room is left.
     fn let_in<'p>(self: &'p Arc<Self>, mut line: MutexGuard<'p, Line>) {
         while let Some(waiter) = line.next(self.limit) {
-            // The waiter learns of its place a little later. Calls that arrive meanwhile must not overtake it.
+            // The waiter is notified of its place a little later. Calls that arrive meanwhile must not overtake it.
             let sending = match waiter.sending {
                 Sending::InOrder => Sending::Later,
                 other => other,
@@ -400,7 +400,7 @@ mod tests {
         let first = queue.turn(line_up(), deadline).await;
         let second = queue.turn(line_up(), deadline).await;
         let waits = line_up();
-        // `waits` has a place now but has not learned of it when another call gets one immediately.
+        // `waits` has a place now but has not been notified when another call gets one immediately.
         drop((first, second));
         let late = queue.turn(line_up(), deadline).await.expect("a place");
         let mut sends = Box::pin(late.in_order());

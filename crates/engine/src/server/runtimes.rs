@@ -78,10 +78,10 @@ fn not_allowed(providers: &[Provider]) -> String {
     let names: Vec<String> = providers.iter().map(|one| format!("`{one}`")).collect();
     match names.as_slice() {
         [name] => format!(
-            "provider {name} is not used here: `[hosting] providers` in the settings does not list it"
+            "provider {name} is not enabled: `[hosting] providers` in toolwharf.toml does not list it"
         ),
         names => format!(
-            "providers {} are not used here: `[hosting] providers` in the settings does not list them",
+            "providers {} are not enabled: `[hosting] providers` in toolwharf.toml does not list them",
             names.join(", ")
         ),
     }
@@ -148,7 +148,7 @@ impl Runtimes {
                 Provider::Kubernetes => ": build Toolwharf with `--features kubernetes`",
                 _ => "",
             };
-            return Some(format!("provider `{provider}` is not set up here{remedy}"));
+            return Some(format!("provider `{provider}` is not set up{remedy}"));
         }
         None
     }
@@ -161,7 +161,8 @@ impl Runtimes {
         all.map(|all| self.together(all))
     }
 
-    /// Combines the reasons into one text. Providers excluded by the settings come last, since they say the least.
+    /// Combines the reasons into one text. Providers excluded by the settings come last, since their reason is the
+    /// least helpful.
     fn together(&self, refused: Vec<(Provider, String)>) -> String {
         let (barred, others): (Vec<_>, Vec<_>) = refused
             .into_iter()
@@ -178,7 +179,7 @@ impl Runtimes {
     /// Finds the runtime for a server.
     ///
     /// # Errors
-    /// No runtime can run it. The text lists what was tried and why each failed.
+    /// No runtime can run the server. The text lists what was tried and why each failed.
     pub(crate) async fn choose(&self, launch: &Launch) -> Result<Choice, NoRuntime> {
         let Some(sandbox) = launch.sandbox() else {
             return Ok(Choice {
@@ -206,7 +207,7 @@ impl Runtimes {
                     let asked = match sandbox.provider {
                         Some(_) => "asked for",
                         None if tried.is_empty() => "the strongest provider",
-                        None => "the strongest provider that works here",
+                        None => "the strongest provider that works",
                     };
                     let mut why = format!("{asked}: {what}");
                     if !tried.is_empty() {
@@ -239,7 +240,7 @@ impl Runtimes {
         }
         let tried = tokio::time::timeout(PROBE_TIMEOUT, runtime.probe()).await;
         let outcome = tried.unwrap_or(Err(Error::Timeout {
-            what: "whether it works",
+            what: "checking the provider",
             within: PROBE_TIMEOUT,
         }));
         let fresh = if outcome.is_ok() {
@@ -287,7 +288,9 @@ impl Runtimes {
                         tracing::warn!(%provider, count, "removed instances that an earlier run left behind");
                     }
                 }
-                Err(error) => tracing::debug!(%provider, "leftovers could not be removed: {error}"),
+                Err(error) => {
+                    tracing::debug!(%provider, "instances that an earlier run left behind could not be removed: {error}")
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ pub struct Status {
     /// When the running instance became ready.
     pub ready_at: Option<SystemTime>,
     pub next_attempt: Option<Instant>,
-    /// Automatic restarts since it was last started by a person or with the gateway.
+    /// Automatic restarts since the server was last started by a person or with the gateway.
     pub restarts: u64,
     /// Consecutive failed starts.
     pub failures: u32,
@@ -27,9 +27,9 @@ pub struct Status {
     /// The placement of the running instance, or of the last one.
     pub placement: Option<Arc<Placement>>,
     pub warnings: u64,
-    /// The part of its registration that made the last start impossible.
+    /// The part of the server's registration that made the last start impossible.
     pub refused: Option<Refused>,
-    /// True if it is not up because a user has to sign in first.
+    /// True if the server is not up because a user has to sign in first.
     pub needs_login: bool,
     /// True if another gateway runs the server, or this gateway may not run it at the moment.
     pub elsewhere: bool,
@@ -55,7 +55,7 @@ pub struct Crash {
     pub at: SystemTime,
     pub cause: String,
     pub exit: Option<Exit>,
-    /// The last lines of its stderr, with secrets removed.
+    /// The last lines of the server's stderr, with secrets removed.
     pub stderr: String,
 }
 
@@ -70,11 +70,11 @@ pub struct Left {
 /// How a server begins.
 #[derive(Clone, Debug)]
 pub(crate) enum Begin {
-    /// It replaces a server that ran or was due to run.
+    /// The declaration replaces a server that ran or was due to run.
     New,
     /// The gateway started and found the server in this state.
     Left(Last),
-    /// It replaces a server that was not due to run.
+    /// The declaration replaces a server that was not due to run.
     Resting,
 }
 

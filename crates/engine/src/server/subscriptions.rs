@@ -170,7 +170,7 @@ impl Upstream {
                     Ok(Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
                         tracing::debug!(%server, "the server refused subscriptions/listen");
-                        // The server does not support it. Retrying is useless until the set changes.
+                        // The server does not support the method. Retrying is useless until the set changes.
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                         self.changed.notified().await;
                         return None;

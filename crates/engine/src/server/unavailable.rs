@@ -47,11 +47,11 @@ fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
     };
     let asked = match asked {
         0 => String::new(),
-        1 => ", and a question of the server waits for its client's answer".to_owned(),
-        count => format!(", and {count} questions of the server wait for their clients' answers"),
+        1 => ", and a request from the server waits for its client's answer".to_owned(),
+        count => format!(", and {count} requests from the server wait for their clients' answers"),
     };
     let why = if turns {
-        "it gets the calls of one session at a time, because it sends requests to clients during calls"
+        "the server gets the calls of one session at a time, because it sends requests to clients during calls; try again"
     } else {
         "raise `maxConcurrency` or try again"
     };

@@ -24,9 +24,9 @@ pub(crate) struct Entry {
     /// The name and description set by the project.
     pub(crate) alias: Option<ExposedName>,
     pub(crate) description: Option<String>,
-    /// True if it comes from a remembered catalog because the server is not connected.
+    /// True if the item comes from a remembered catalog because the server is not connected.
     pub(crate) is_stale: bool,
-    /// Why it is kept back, if it is.
+    /// Why the tool is kept back, if it is.
     pub(crate) kept_back: Option<KeptBack>,
 }
 

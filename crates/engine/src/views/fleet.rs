@@ -1,8 +1,8 @@
 //! All configured servers, and which scopes see them.
 //!
 //! Invariants: a value is immutable and is replaced as a whole. A project's own servers are visible only to this
-//! project and to callers that name no project. Deliberately absent: where the specs come from, and what the servers
-//! are doing.
+//! project and to callers that name no project. Deliberately absent: the source of the specs, and the state of the
+//! servers.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +19,7 @@ use crate::{catalog::ListKind, records::pinned::KeptBack, scope::Scope, server::
 /// The settings of a project.
 #[derive(Clone, Default)]
 pub struct Project {
-    /// The shared servers that it sees, and its naming policy.
+    /// The shared servers that the project sees, and its naming policy.
     pub view: ProjectView,
     pub tools: HashMap<ToolRef, ToolSetting>,
 }

@@ -6,7 +6,7 @@ use model::{NamingPolicy, NativeName, ServerName, naming};
 
 use crate::{catalog::ListKind, scope::Scope, server::Server, views::entry::Entry};
 
-/// Gives the entries their exposed names. Kept-back tools are named, too, so that approving one does not rename others.
+/// Gives the entries their exposed names. Kept-back tools also get names, so that approving one does not rename others.
 /// Exception: with the policy last-wins they stay unnamed, so that they do not replace another server's tool.
 pub(crate) fn named(
     servers: &[Arc<Server>],
@@ -20,7 +20,7 @@ pub(crate) fn named(
         let is_kept_back = |entry: &mut Entry| entry.kept_back.is_some();
         unnamed = entries.extract_if(.., is_kept_back).collect();
     }
-    // All servers, even those that offer nothing now: a name must not change when a server comes or goes.
+    // All servers, even those that offer nothing now: a name must not change when a server starts or stops.
     let mut input: Vec<(ServerName, Vec<NativeName>)> = Vec::with_capacity(servers.len());
     let mut places: HashMap<ServerName, usize> = HashMap::with_capacity(servers.len());
     for server in servers {

@@ -14,8 +14,8 @@ use crate::{catalog::ListKind, server::Server};
 
 /// The `ServerCapabilities` of several servers, as JSON text.
 ///
-/// Since servers come and go, everything that the gateway can relay is declared. Extensions and tasks are declared only
-/// if one of these servers has them.
+/// Since servers start and stop, everything that the gateway can relay is declared. Extensions and tasks are declared
+/// only if one of these servers has them.
 pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
     let mut members = String::new();
     let extensions = extensions_of(servers, era);
@@ -32,8 +32,8 @@ pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
     )
 }
 
-/// `"name":settings` of each extension that a client of the era can use. If several servers declare one, the first one
-/// counts, except for extensions that the gateway implements itself.
+/// `"name":settings` of each extension that a client of the era can use. If several servers declare one, the first
+/// declaration is used, except for extensions that the gateway implements itself.
 fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for server in servers {

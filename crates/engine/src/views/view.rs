@@ -67,7 +67,7 @@ pub struct View {
     with_views: HashSet<Arc<str>>,
     /// The rendered lists, by list and era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
-    /// By list: whether clients may have it from an earlier snapshot with the same list.
+    /// For each list, whether clients may have it from an earlier snapshot with the same list.
     inherited: [AtomicBool; 4],
     settled: bool,
     /// Names of the servers whose remembered catalog is used, as a JSON array, if there are any.
@@ -88,7 +88,7 @@ impl View {
     ) -> Self {
         let project = scope.project.as_ref().and_then(|id| fleet.project_view(id));
         // Read this before the catalogs. If a server settled in between, its tools might be missing from a view marked
-        // as settled, and callers do not look again in a settled view.
+        // as settled, and callers do not check a settled view again.
         let settled = awaited(&servers, scope).all(|server| server.is_settled());
         let sleeps = awaited(&servers, scope).any(|server| server.is_idle());
         let policy = project
@@ -210,13 +210,13 @@ impl View {
         self.off.contains(native)
     }
 
-    /// Returns whether no server in it is in its first start.
+    /// Returns whether no server of the view is in its first start.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Returns whether a server in it is in its first start and its catalog is unknown.
+    /// Returns whether a server of the view is in its first start and its catalog is unknown.
     pub(crate) fn is_starting(&self) -> bool {
         self.awaited().any(|server| server.is_in_first_start())
     }
@@ -228,12 +228,12 @@ impl View {
             || self.inherited[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns whether a client may hold any of its lists.
+    /// Returns whether a client may hold any of the view's lists.
     pub(crate) fn is_known(&self) -> bool {
         ListKind::ALL.into_iter().any(|kind| self.knows(kind))
     }
 
-    /// Notes that clients with the list of `before` have the same list here.
+    /// Notes that the list of `before` is also the list of this view, so clients that have it are up to date.
     pub(crate) fn inherit(&self, before: &Self, kind: ListKind) {
         if before.knows(kind) {
             self.inherited[kind as usize].store(true, Ordering::Relaxed);

@@ -60,7 +60,7 @@ async fn h06_the_time_is_the_servers_own() {
     reply.says("5000 ms");
 }
 
-/// A bridged server gets one call at a time, and the rest wait in line. If the line is full, calls are refused
+/// A registered stdio server gets one call at a time, and the rest wait in line. If the line is full, calls are refused
 /// immediately.
 #[tokio::test(start_paused = true)]
 async fn h07_a_hosted_server_has_one_call_in_flight_and_a_bounded_line() {
@@ -103,7 +103,7 @@ async fn h07_time_in_line_counts() {
     let third = client.begin_tool("hold", json!({ "n": 2 }));
     let (second, third) = tokio::join!(second.reply(), third.reply());
     assert_eq!(second.reason(), "timeout");
-    // The third call arrived after the second was sent, and has what is left of its own timeout.
+    // The third call arrived after the second was sent, and has the rest of its own timeout.
     assert_eq!(third.reason(), "timeout");
     assert_eq!(one.heard("tools/call").len(), 3);
 }

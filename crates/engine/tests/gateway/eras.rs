@@ -1,4 +1,4 @@
-//! G15: everything that clients and servers exchange, for every pair of eras.
+//! Everything that clients and servers exchange, for every pair of eras.
 
 use mcp::Era;
 use serde_json::json;
@@ -164,7 +164,7 @@ async fn g15_a_question_that_could_be_anybodys() {
     assert_eq!(asking.reply().await.json(), answer("elicitation/create"));
 }
 
-/// A call does not time out while its client is thinking. If the client disconnects, the server is notified.
+/// A call does not time out while its client prepares an answer. If the client disconnects, the server is notified.
 #[tokio::test(start_paused = true)]
 async fn g15_a_question_that_its_client_thinks_over() {
     for (world, client, one, eras) in pairs().await {

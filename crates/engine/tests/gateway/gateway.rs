@@ -1,4 +1,4 @@
-//! G: one endpoint for all servers.
+//! One endpoint for all servers.
 
 use std::time::Duration;
 

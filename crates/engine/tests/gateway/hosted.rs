@@ -1,4 +1,4 @@
-//! H: hosted servers, from launch to end.
+//! Hosted servers, from launch to end.
 
 use std::time::Duration;
 
@@ -28,7 +28,6 @@ fn warned(warnings: &mut Receiver<Warning>) -> Vec<(&'static str, Value)> {
     all.map(|warning| (warning.kind, warning.detail)).collect()
 }
 
-/// Calls wait for the first start.
 #[tokio::test(start_paused = true)]
 async fn h01_calls_wait_for_the_first_start() {
     for era in ERAS {
@@ -104,7 +103,7 @@ async fn h09_a_server_that_crashed_is_back_at_once() {
             let began = Instant::now();
             let lost = lost.reply().await;
             assert_eq!(lost.reason(), "server_unavailable");
-            lost.says("went away during `exit`");
+            lost.says("disconnected during `exit`");
             assert!(began.elapsed().is_zero());
             assert_eq!(waiting.reply().await.json()["n"], crashes);
             takes(began.elapsed(), 2.9, 3.1);
@@ -218,7 +217,7 @@ async fn h10_orders_during_a_backoff() {
             continue;
         }
         assert_eq!((status.phase.word(), status.restarts), ("running", 0));
-        // After the reset, the server has its free restarts again.
+        // After the reset, the server is again restarted immediately.
         one.exit(1);
         quiet().await;
         assert_eq!((world.state("one"), one.starts()), ("running", starts + 2));
@@ -322,7 +321,7 @@ async fn h12_a_stopped_server_stays_stopped() {
     assert_eq!((world.state("one"), one.starts()), ("running", 2));
 }
 
-/// Whichever orders arrive while a server starts or stops, there is at most one instance, and the last order counts.
+/// When orders arrive while a server starts or stops, there is at most one instance, and the last order takes effect.
 #[tokio::test(start_paused = true)]
 async fn h12_the_last_order_counts() {
     use Command::{Restart, Start, Stop};
@@ -362,8 +361,8 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
         let mut warnings = world.gateway.warnings();
         let client = world.legacy().await;
         one.script(|script| script.is_silent = true);
-        // Each heartbeat is sent 30 s after the previous one was answered or counted as missed. One counts as missed
-        // after 10 s.
+        // Each heartbeat is sent 30 s after the previous one was answered or counted as missed. A heartbeat counts as
+        // missed after 10 s.
         takes(world.until_state("one", "unresponsive").await, 119.0, 122.0);
         let asked = match era {
             mcp::Era::Legacy => "ping",

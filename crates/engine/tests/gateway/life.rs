@@ -168,7 +168,7 @@ async fn p07_what_flaps_waits() {
     assert!(world.server("one").stderr_tail().contains("instance"));
 }
 
-/// When a server exits, each of its calls ends with the reason, whatever the state of the call.
+/// When a server exits, each of its calls ends with the reason, in any state of the call.
 #[tokio::test(start_paused = true)]
 async fn g05_calls_in_flight_end_with_their_server() {
     for spec in [url("one"), stdio("one")] {
@@ -183,7 +183,7 @@ async fn g05_calls_in_flight_end_with_their_server() {
             for call in calls {
                 let reply = call.reply().await;
                 assert_eq!(reply.reason(), "server_unavailable");
-                reply.says("went away during `hold`");
+                reply.says("disconnected during `hold`");
             }
             assert!(began.elapsed().is_zero());
             world.up(&["one"]).await;

@@ -1,4 +1,4 @@
-//! Scenarios of `SCENARIOS.md` on a gateway in this process, on paused time: see [`support`].
+//! Scenarios of the acceptance list on a gateway in this process, on paused time: see [`support`].
 //!
 //! Each test is a variant of the scenario that it is named after. Parts that only the binary has (the listener, files,
 //! processes, the database) are tested in `crates/toolwharf/tests`.

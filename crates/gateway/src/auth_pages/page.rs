@@ -111,12 +111,12 @@ impl No {
             Refused::Invalid(why) => (StatusCode::BAD_REQUEST, format!("Sign-in failed: {why}.")),
             Refused::Scope => (
                 StatusCode::FORBIDDEN,
-                "Sign-in failed: scopes are missing.".to_owned(),
+                "Sign-in failed: the token lacks a required scope.".to_owned(),
             ),
             Refused::Nobody(id) => (
                 StatusCode::FORBIDDEN,
                 format!(
-                    "{id} is signed in at the issuer, but no rule in `access` grants a role here: ask an administrator."
+                    "{id} is signed in at the issuer, but no rule in `access` grants a role on this gateway: ask an administrator."
                 ),
             ),
             Refused::Away(why) => (
@@ -164,8 +164,7 @@ async fn enter(State(front): SignIn, headers: HeaderMap, body: String) -> Respon
             false => {
                 use_form(&front, &entered.form).await?;
                 let who = identities.browsers.redeem(&entered.link).await;
-                let why =
-                    "This link was used before, or is too old. Run toolwharf open for another one.";
+                let why = "This link was used before, or is older than ten minutes. Run toolwharf open for another one.";
                 (who.map_err(|error| No::of_database(&error))?, why)
             }
         };
@@ -225,7 +224,7 @@ fn own_page(front: &HttpGateway, headers: &HeaderMap) -> Result<(), No> {
         true => Ok(()),
         false => Err(No(
             StatusCode::FORBIDDEN,
-            "Sign in and out on Toolwharf's own pages only.".to_owned(),
+            "This request did not come from a page of this Toolwharf. Sign in or out on its own pages.".to_owned(),
         )),
     }
 }

@@ -126,9 +126,10 @@ impl HttpGateway {
         if let Some(version) = headers.get(modern::PROTOCOL_VERSION) {
             let known = version.to_str().ok().and_then(Version::parse);
             if known.is_none_or(|version| version.era() == Era::Modern) {
-                let what =
-                    "header MCP-Protocol-Version names a version that this session does not speak";
-                return Err(refusal(StatusCode::BAD_REQUEST, what));
+                let what = format!(
+                    "header MCP-Protocol-Version: this session cannot use {version:?}: send the version that `initialize` returned"
+                );
+                return Err(refusal(StatusCode::BAD_REQUEST, &what));
             }
         }
         Ok(session)
@@ -183,7 +184,9 @@ impl HttpGateway {
             .sessions
             .add(&self.gateway, session, scope, is_own, limit)
         else {
-            let what = format!("{limit} client sessions are open already (`max_sessions`)");
+            let what = format!(
+                "{limit} client sessions are open already: end one, or raise `max_sessions`"
+            );
             return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
         };
         if let Some(ended) = ended {

@@ -48,7 +48,7 @@ impl HttpGateway {
             Kind::Result | Kind::Error => {
                 let error = RpcError::new(
                     error::INVALID_REQUEST,
-                    "Invalid request: responses are not accepted",
+                    "Invalid request: a client sends no responses in this protocol version",
                 );
                 return json(
                     StatusCode::BAD_REQUEST,
@@ -61,7 +61,7 @@ impl HttpGateway {
         let (share, frame, forwarded) = if frame.method() == method::LISTEN {
             match self.stream_share(&principal) {
                 // A listen request lasts for hours and must not keep hyper's buffers alive. The headers are slices of
-                // them, too.
+                // the buffers.
                 Ok(share) => (Some(share), listen::detached(frame), None),
                 Err(refusal) => return Self::refuse(&refusal),
             }

@@ -48,7 +48,7 @@ impl HttpGateway {
             return Ok(scope);
         };
         if scope.project.as_ref().is_some_and(|other| *other != named) {
-            let what = "the request's `_meta` and its path, header, key or session name different projects";
+            let what = "the project in the request's `_meta` differs from that of its path, header, key or session";
             return Err(refusal(StatusCode::BAD_REQUEST, what));
         }
         let project = Some(named);
@@ -81,7 +81,7 @@ pub(crate) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
         (Some(path), Some(header)) if path != header => {
             return Err(refusal(
                 StatusCode::BAD_REQUEST,
-                "the path and header X-Project-Id name different projects",
+                "the project in the path differs from the one in header X-Project-Id",
             ));
         }
         (path, header) => path.or(header),

@@ -52,7 +52,7 @@ impl HttpGateway {
         if !accept
             .is_some_and(|accept| accept.contains("text/event-stream") || accept.contains("*/*"))
         {
-            let what = "a GET here opens an event stream: send `Accept: text/event-stream`";
+            let what = "GET opens an event stream: send `Accept: text/event-stream`";
             return Err(refusal(StatusCode::NOT_ACCEPTABLE, what));
         }
         let share = self.stream_share(principal)?;
@@ -66,7 +66,7 @@ impl HttpGateway {
                 // After 404 the client would end the session, and it would mistake a new stream for the requested one.
                 Err(Lost::Unknown) => {
                     let what = "cannot resume the stream: the event in header Last-Event-ID is \
-                                unknown in this session or too old";
+                                unknown in this session or too old; open the stream without this header";
                     return Err(refusal(StatusCode::BAD_REQUEST, what));
                 }
             },

@@ -1,5 +1,5 @@
-//! A request body: counts its bytes against the memory budget, and tells the connection whether the handler waits for
-//! more of it.
+//! A request body: counts its bytes against the memory budget, and records on the connection whether the handler waits
+//! for more of it.
 
 use std::{
     error::Error,

@@ -201,7 +201,8 @@ impl Plan {
     /// Returns true if an entry may set this variable, and refuses the plan otherwise.
     fn may_set(&mut self, at: &str, name: &str) -> bool {
         if !config::is_variable(name) {
-            self.refuse(at.to_owned(), "is not a valid variable name");
+            let why = format!("`{name}` is not a valid variable name");
+            self.refuse(at.to_owned(), why);
             return false;
         }
         // An entry must not change how programs, npm and uv are found and loaded.

@@ -1,4 +1,4 @@
-//! The inputs of an entry: templates that contain them, and their form.
+//! The inputs of an entry: templates that contain them, and their JSON Schema.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,8 @@ impl Plan {
             Kind::Remote => true,
         };
         if !is_one {
-            let why = format!("is not a valid `{}` package name", self.kind.word());
+            let shown: String = name.chars().take(100).collect();
+            let why = format!("`{shown}` is not a valid `{}` package", self.kind.word());
             self.refuse(format!("{at}/identifier"), why);
         }
         if version
@@ -63,7 +64,7 @@ impl Plan {
         }
     }
 
-    /// An image must have a tag. Older entries have it in `version`.
+    /// An image must have a tag or a digest. Older entries have it in `version`.
     fn image(&mut self, at: &str, version: Option<&str>) {
         let has_tag = self
             .target
@@ -77,18 +78,18 @@ impl Plan {
             (true, _) => {}
             (false, _) => self.refuse(
                 format!("{at}/identifier"),
-                "names no version of the image: it needs a tag or a digest",
+                "has no version: an image needs a tag or a digest",
             ),
         }
         if self.target.ends_with(":latest") {
             self.refuse(
                 format!("{at}/identifier"),
-                "`latest` is not a version of an image",
+                "`latest` is not a fixed version: the image needs another tag or a digest",
             );
         }
         if !self.target.contains("@sha256:") {
             self.notices.push(
-                "its image has a tag, which its publisher can move: it is not pinned".to_owned(),
+                "the image has a tag, which its publisher can move: it is not pinned".to_owned(),
             );
         }
     }

@@ -166,7 +166,7 @@ fn c07_a_hostile_archive_writes_nothing() {
     let file = zip.finish().unwrap().into_inner();
     let why = unpack(&folder, &hex::encode(Sha256::digest(&file)), &file).unwrap_err();
     assert!(why.contains("neither a file nor a folder"), "{why}");
-    // The content exceeds the limit, although the archive itself is a thousandth of it.
+    // The content exceeds the limit, although the archive itself has a thousandth of its size.
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let block = vec![0; 1 << 20];
     for index in 0..9 {
@@ -181,11 +181,11 @@ fn c07_a_hostile_archive_writes_nothing() {
     assert!(why.contains("more than 8 MiB"), "{why}");
     for bytes in [&b"no archive"[..], b""] {
         let why = unpack(&folder, &hex::encode(Sha256::digest(bytes)), bytes).unwrap_err();
-        assert!(why.contains("not a usable archive"), "{why}");
+        assert!(why.contains("not a valid zip archive"), "{why}");
     }
     let (file, _) = archive(&[("manifest.json", b"{}", 0o644)]);
     let why = unpack(&folder, &"0".repeat(64), &file).unwrap_err();
-    assert!(why.contains("its hash is"), "{why}");
+    assert!(why.contains("the SHA-256 of the MCPB file is"), "{why}");
     // No partial files remain, here or next to it.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
@@ -209,7 +209,7 @@ fn bundles_that_nobody_uses_go_but_for_the_last_ones() {
     assert_eq!(left, [true, true, false, true]);
 }
 
-/// An archive that consists of a directory only: `there` entries, declared as `to_api` by the end records, and `extra`
+/// An archive that consists of a directory only: `there` entries, declared as `told` by the end records, and `extra`
 /// bytes more than its declared size.
 pub(super) fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec<u8> {
     let mut header = [0; 48];
@@ -223,7 +223,7 @@ pub(super) fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec
         for value in [44, 0, 0, told, told, bytes, 0] {
             file.extend(u64::to_le_bytes(value));
         }
-        // Two versions and two disk numbers: twelve bytes, not sixteen.
+        // Two versions and two disk numbers take twelve bytes, and the loop wrote sixteen.
         let versions = usize::try_from(begin).unwrap() + 12;
         file.drain(versions..versions + 4);
         file.extend(b"PK\x06\x07\0\0\0\0");
@@ -247,15 +247,15 @@ fn a_directory_of_two_million_entries_is_refused_before_it_is_parsed() {
     alone(&format!("bundles::{NAME}"), || {
         const MANY: u64 = 2_000_000;
         let cases = [
-            (directory(MANY, MANY, true, 0), "holds 2000000 files"),
-            (directory(MANY, 1, true, 0), "directory of 96000000 bytes"),
-            (directory(MANY, 1, false, 0), "directory of 96000000 bytes"),
-            (directory(50_001, 50_001, false, 0), "holds 50001 files"),
+            (directory(MANY, MANY, true, 0), "contains 2000000 files"),
+            (directory(MANY, 1, true, 0), "file has 96000000 bytes"),
+            (directory(MANY, 1, false, 0), "file has 96000000 bytes"),
+            (directory(50_001, 50_001, false, 0), "contains 50001 files"),
             (directory(9, 10, false, 0), "fewer entries"),
             (directory(9, 8, false, 0), "more entries"),
             (directory(9, 8, true, 0), "more entries"),
-            (directory(9, 9, false, 1000), "larger than the file"),
-            (directory(9, 9, true, 1000), "larger than the file"),
+            (directory(9, 9, false, 1000), "larger than the archive"),
+            (directory(9, 9, true, 1000), "larger than the archive"),
             (directory(9, u64::MAX, true, 0), "files; the maximum is"),
             (directory(2, 2, false, 0), "overlap"),
         ];

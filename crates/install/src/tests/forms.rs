@@ -83,7 +83,7 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
     // In mcp.json, secrets are variables of the gateway.
     let is_set = |name: &str| name == "API_KEY";
     let wrong = filled_for(&plan, values, &[], &Place::File(&is_set)).unwrap_err();
-    assert!(wrong[0].detail.contains("mcp.json holds none"), "{wrong:?}");
+    assert!(wrong[0].detail.contains("mcp.json must not"), "{wrong:?}");
     let done = filled_for(
         &plan,
         json!({"folder": "/srv/weather"}),

@@ -203,7 +203,7 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
     let known = registries(&url);
     let path = "/v0.1/servers?version=latest&limit=100";
     let page = "<!doctype html><title>Sign in</title>".to_owned();
-    let no_registry = "not the JSON of a registry";
+    let no_registry = "not valid JSON";
     for (text, status, part) in [
         (page, StatusCode::OK, no_registry),
         ("[".repeat(5000), StatusCode::OK, no_registry),

@@ -15,7 +15,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop::sample::select(events)
 }
 
-/// Returns whether an honest runner could send this event now.
+/// Returns whether a correct runner could send this event now.
 fn honest(event: &Event, body: Body, lost: bool) -> bool {
     match event {
         Event::Ready => body == Body::Launching && !lost,
@@ -31,7 +31,7 @@ fn honest(event: &Event, body: Body, lost: bool) -> bool {
 proptest! {
     #![proptest_config(Config { cases: 4_000, failure_persistence: None, ..Config::default() })]
 
-    /// An honest runner with arbitrary requests, and ends in any order.
+    /// Runs a correct runner with arbitrary requests, and ends in any order.
     #[test]
     fn never_two_at_once_and_never_stuck(
         rules in prop::sample::select(kinds().map(|(_, rules)| rules).to_vec()),
@@ -42,7 +42,7 @@ proptest! {
         let mut rung = 0;
         for (gap, event, dies) in events {
             story.now += secs(gap);
-            // The instance may go unnoticed while the runtime does not respond.
+            // The instance may exit unnoticed while the runtime does not respond.
             if lost && dies && matches!(story.state.phase(), Phase::Unknown { .. }) {
                 body = Body::None;
             }

@@ -96,7 +96,7 @@ fn kinds() -> [(&'static str, Rules); 8] {
         ("process", fixed(Rules::PROCESS)),
         ("URL", fixed(Rules::REMOTE)),
         ("lazy", fixed(lazy)),
-        ("a project's", fixed(owned)),
+        ("project", fixed(owned)),
         ("always", always),
         ("unless-stopped", unless_stopped),
         ("on-failure", on_failure),

@@ -75,7 +75,7 @@ struct Model {
     policy: RestartPolicy,
     /// All ends since the last reset.
     ends: Vec<u64>,
-    /// Since when it has been running and responding.
+    /// Since when the server has been running and responding.
     steady: Option<u64>,
     missed: u32,
     /// When the server is due to be launched.
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// Ends the steady time. If that lasted long enough, the ends are forgotten.
+    /// Ends the steady time. If it was long enough, the recorded ends are forgotten.
     fn unsteady(&mut self, now: u64) {
         if self
             .steady
@@ -232,7 +232,7 @@ impl World<'_> {
             (Op::Answer, Body::Up) => self.tell(Event::HeartbeatAnswered),
             _ => {}
         }
-        // A start that is due now has been launched. A timer is set for a later one.
+        // A server that is due now has been launched. For a later launch, a timer is set.
         assert!(self.model.due.is_none_or(|due| due > now), "not launched");
         let next = self.state.next_attempt().map(|at| at - self.zero);
         assert_eq!(

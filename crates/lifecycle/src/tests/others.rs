@@ -111,7 +111,7 @@ fn p12_three_starts_that_came_to_nothing() {
     assert_eq!(story.after(secs(59), Event::Wanted), []);
     assert_eq!(story.after(secs(1), Event::TimerFired), []);
     assert_eq!(story.word(), "idle");
-    // The next caller triggers an attempt. One more failure is enough.
+    // The next caller triggers an attempt. One more failure makes the server unavailable again.
     assert_eq!(launches(&story.tell(Event::Wanted)), 1);
     assert_eq!(
         notes(&story.tell(start_failed())),

@@ -1,4 +1,4 @@
-//! Access tokens for HTTP requests: where they come from, and what happens when the server rejects one (2026-07-28
+//! Access tokens for HTTP requests: their source, and their replacement when the server rejects one (2026-07-28
 //! basic/authorization "Access Token Usage").
 
 use std::{fmt, sync::Arc};
@@ -28,7 +28,7 @@ pub enum Token {
     Comes(BoxFuture<'static, Result<Option<Access>, SignIn>>),
 }
 
-/// An access token. Two are equal if their `Authorization` values are equal.
+/// An access token. Two tokens are equal if their `Authorization` values are equal.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The value of `Authorization`.

@@ -47,7 +47,7 @@ pub enum Target {
 /// Callback for an output line that is not a message.
 pub type Stray = Box<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Opens connections. Holds the HTTP connection pools that they share.
+/// Opens connections, and holds the HTTP connection pools that the connections share.
 #[derive(Clone)]
 pub struct Connector {
     http: http::Pool,

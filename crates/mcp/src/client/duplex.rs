@@ -2,7 +2,7 @@
 //!
 //! The owner of the channel passes incoming messages to [`Duplex::deliver`] and drains the outbound queue. Calls wait
 //! in a table by id. A server request or log message goes to the only caller with calls in flight; with several callers
-//! it is ambient.
+//! it goes to [`super::Ambient`].
 //!
 //! Invariant: every request from the server reaches a caller that answers it, or is answered by this module.
 
@@ -182,7 +182,7 @@ impl Duplex {
                     .map(|entry| entry.slot.clone())
             });
             if let Some(slot) = slot {
-                // Refused if the call is already over; the notification is dropped.
+                // If the call is already over, the notification is dropped.
                 let _ = slot.push(Event::Notification(frame));
             }
             return;
@@ -227,7 +227,7 @@ impl Duplex {
             )
         };
         for slot in slots {
-            // Refused if the call is already over; the notification is dropped.
+            // If the call is already over, the notification is dropped.
             let _ = slot.push(Event::Notification(notification.clone()));
         }
     }

@@ -57,7 +57,7 @@ pub enum ConnectError {
     NotLegacy(RpcError),
     #[error("the server refused `server/discover`: {0}")]
     NotModern(RpcError),
-    #[error("the server speaks none of our protocol versions: it offered {0}")]
+    #[error("the server speaks none of Toolwharf's protocol versions: it offered {0}")]
     Version(String),
     #[error("the server sent an invalid handshake response: {0}")]
     Nonsense(String),
@@ -227,7 +227,8 @@ pub(super) async fn ask(client: &Client, asked: &str, params: &str) -> Result<Fr
     loop {
         match call.next().await? {
             Event::Response(frame) => return Ok(frame),
-            // Happens over HTTP only, on the call's own stream. No client is attached yet, and there are no roots.
+            // Only HTTP servers can send requests here, on the call's own stream. No client can answer yet, and there
+            // are no roots.
             Event::Request(request) => {
                 let answer = if request.method() == method::ROOTS_LIST {
                     Frame::result(request.id(), b"{\"roots\":[]}")

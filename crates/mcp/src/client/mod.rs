@@ -57,7 +57,7 @@ pub enum CallError {
     #[error("the server no longer knows this session")]
     SessionExpired,
     /// The server's response is not acceptable JSON-RPC.
-    #[error("the server's answer was refused: {0}")]
+    #[error("the server's answer is invalid: {0}")]
     Refused(Arc<str>),
     /// An HTTP error status whose body is not JSON-RPC.
     #[error("the server answered HTTP {status}{detail}")]
@@ -86,7 +86,8 @@ pub struct Outgoing<'a> {
     /// The caller that this request is made for. Server requests without a call id go to the only caller with calls in
     /// flight. `None` for the gateway's own requests, such as subscription streams.
     pub caller: Option<CallerId>,
-    /// True if the caller wants log messages. Over HTTP they may come on another stream, just after the response.
+    /// True if the caller wants log messages. Over HTTP, log messages may arrive on another stream, just after the
+    /// response.
     pub wants_logs: bool,
 }
 
@@ -122,9 +123,9 @@ pub struct ServerInfo {
     pub version: Version,
     /// `InitializeResult` or `DiscoverResult`: JSON text.
     pub result: Bytes,
-    /// Its `capabilities`: JSON text, `{}` if missing.
+    /// The server's `capabilities`: JSON text, `{}` if missing.
     pub capabilities: Bytes,
-    /// Its `serverInfo` (possibly from `_meta`): JSON text.
+    /// The server's `serverInfo` (possibly from `_meta`): JSON text.
     pub implementation: Option<Bytes>,
     pub instructions: Option<String>,
     /// The server's position in the chain of gateways, if it is a gateway.

@@ -1,7 +1,7 @@
 //! Assigns messages without a call id to calls.
 //!
 //! A server request or log message does not name the call that it belongs to. It is assigned only if all calls in
-//! flight have the same caller: then it reaches the right client, whichever of that client's calls it belongs to.
+//! flight have the same caller: then the client is right, even if the call is not known.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use crate::{Frame, RpcError};
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-/// Set in ids made from an identity, so that they never equal a unique id.
+/// The bit set in ids made from an identity, so that they never equal a unique id.
 const IDENTITY_BIT: u64 = 1 << 63;
 
 /// The party that a call is made for: a session, or a client known by other means.

@@ -26,7 +26,7 @@ pub enum Fault {
 /// Objects up to this many keys are searched one by one; larger ones get a set.
 const MAX_LINEAR_KEYS: usize = 24;
 
-/// Keyed, so that outsiders cannot choose keys that collide.
+/// The hash is keyed, so that a sender cannot choose keys that collide.
 static KEY_HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// Checks that `text` is exactly one JSON value, without duplicate keys and at most `max_depth` deep.
@@ -292,7 +292,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         !is_duplicate
     }
 
-    /// Reads a string. Returns the span between its quotes, and true if it has escapes.
+    /// Reads a string. Returns the span between the quotes, and true if the string has escapes.
     #[inline]
     fn string(&mut self) -> Result<(Span, bool), Fault> {
         let start = self.at + 1;

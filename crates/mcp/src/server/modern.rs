@@ -25,7 +25,7 @@ pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
     {
         return true;
     }
-    // An unknown version without a session: only the modern era defines a response to that.
+    // Only the modern era defines a response to an unknown version without a session.
     let version = headers
         .get(PROTOCOL_VERSION)
         .and_then(|value| value.to_str().ok());

@@ -1,9 +1,9 @@
 //! The replay buffer of a session's event streams, for clients that reconnect.
 //!
 //! It is bounded in events, bytes and time. When it is full, finished calls' streams are dropped, oldest first. Within
-//! a stream, notifications are dropped first, oldest first, then other events; a client that missed one of the latter
-//! gets an error when it comes back. Numbered events are kept in wire format, because a message may be a small slice of
-//! a large read buffer.
+//! a stream, notifications are dropped first, oldest first, then other events; a client that missed one of these other
+//! events gets an error when it resumes. Numbered events are kept in wire format, because a message may be a small
+//! slice of a large read buffer.
 //!
 //! Deliberately absent: messages that wait for their first reader. They stay in the outbox, with its limits, until the
 //! call is over and has no reader. Then all of them are moved here.
@@ -25,7 +25,6 @@ use crate::{
     sse,
 };
 
-/// Maximum events held per stream.
 const MAX_HELD_EVENTS: usize = 256;
 /// Maximum bytes held per stream. A single event may be longer.
 pub(super) const MAX_HELD_BYTES: usize = 1 << 20;
@@ -77,7 +76,7 @@ struct Held {
 }
 
 impl Held {
-    /// Called with a lock held, so it does not settle the backlog. Code that adds to an outbox does that.
+    /// Called with a lock held, so it does not settle the backlog. The code that adds to an outbox settles it.
     fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         if let Some(account) = &self.account {
@@ -200,7 +199,7 @@ impl Streams {
             if self.forget_oldest(Some(number)) {
                 continue;
             }
-            // The other streams belong to running calls, so events of this one, which grew, are dropped.
+            // The other streams belong to running calls, so the stream that grew loses events.
             match self.get(number)?.drop_one() {
                 0 => break,
                 dropped => self.held.sub(dropped),
@@ -337,8 +336,8 @@ impl Stream {
         dropped.event.len()
     }
 
-    /// Drops events that are too old. Returns their bytes. By then they have arrived, or the client has given up the
-    /// connection.
+    /// Drops events that are too old. Returns their bytes. Events of that age have arrived, or the client has given up
+    /// the connection.
     fn expire(&mut self, now: Instant) -> usize {
         let before = self.bytes;
         while let Some(sent) = self.sent.pop_front_if(|sent| is_old(sent.when, now)) {

@@ -203,7 +203,7 @@ impl Session {
         &self.id
     }
 
-    /// The caller id for its calls to servers.
+    /// The caller id for the session's calls to servers.
     #[must_use]
     pub fn caller(&self) -> CallerId {
         self.caller
@@ -214,7 +214,7 @@ impl Session {
         &self.principal
     }
 
-    /// Sets the client's description. Returns `false` if it was already set.
+    /// Sets the client's description. Returns `false` if a description was already set.
     pub fn introduce(&self, face: ClientInfo) -> bool {
         self.face.set(face).is_ok()
     }
@@ -342,7 +342,7 @@ impl Session {
         let mut in_flight = self.in_flight.lock();
         if in_flight.len() >= MAX_IN_FLIGHT {
             return Err(RpcError::internal(format!(
-                "{MAX_IN_FLIGHT} requests of this client are already in flight"
+                "{MAX_IN_FLIGHT} requests of this client are already in flight: wait for one to end"
             )));
         }
         if in_flight.contains_key(&id) {

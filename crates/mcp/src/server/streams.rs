@@ -4,8 +4,9 @@
 //! A session has one stream of its own, and one per request whose response is an event stream. A [`Reader`] is a
 //! connection's right to read one of them; a connection that resumes a stream takes this right from the previous
 //! reader. An event gets its number when a reader fetches it, and is then held for a while ([`super::replay`]), because
-//! data written to a connection may never have arrived. A call whose stream has no reader is abandoned after [`ABANDON_GRACE`]
-//! ([`Answerer::abandoned`]). Clients before 2025-11-25 do not come back for it, so for them it is abandoned at once.
+//! data written to a connection may never have arrived. A call whose stream has no reader is abandoned after
+//! [`ABANDON_GRACE`] ([`Answerer::abandoned`]). Clients before 2025-11-25 do not resume such a stream, so their calls
+//! are abandoned at once.
 //!
 //! The session's own stream can always be resumed, if necessary with a gap. Otherwise the client would receive nothing.
 //!
@@ -57,8 +58,8 @@ enum Form {
     Numbered,
     /// Each connection begins with an event that has an id, no data, and the reconnection delay.
     ///
-    /// On every connection, not only the first of a stream: the official TypeScript client forgets the last id when it
-    /// loses a connection.
+    /// This happens on every connection, not only on the first of a stream, because the official TypeScript client
+    /// forgets the last id when it loses a connection.
     Primed,
 }
 
@@ -121,7 +122,7 @@ impl Session {
         Ok(Reader::new(self, id.stream, turn, id.at, self.form()))
     }
 
-    /// Drops events held for clients that did not come back.
+    /// Drops events held for clients that did not resume in time.
     pub fn prune(&self) {
         self.streams.lock().prune(Instant::now());
     }
@@ -292,7 +293,7 @@ impl Answerer {
             if unread == Some(since) {
                 streams.forget(self.number);
             } else {
-                // A reader came back at the last moment.
+                // A reader resumed at the last moment.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -190,7 +190,6 @@ pub(crate) fn stream() -> (mpsc::Sender<String>, Reply) {
     (sender, response)
 }
 
-/// An event stream of these chunks.
 pub(crate) fn events(chunks: &[String]) -> Reply {
     let mut reply = text(200, Some("text/event-stream"), &chunks.concat());
     reply

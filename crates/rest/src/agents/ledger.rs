@@ -1,4 +1,4 @@
-//! Stores agent runs. The gateway records the calls to servers.
+//! Stores agent runs and native tool calls. Calls to servers are recorded by the gateway.
 
 use std::collections::HashMap;
 

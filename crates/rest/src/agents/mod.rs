@@ -62,7 +62,7 @@ struct Made {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAgent {
     #[error(
-        "no model is set up: write `[agent]` with `model = \"claude-sonnet-4-5\"`, for instance, into toolwharf.toml"
+        "no model is set up: add `[agent]` with `model = \"claude-sonnet-4-5\"` (for example) to toolwharf.toml"
     )]
     NotSetUp,
     #[error(
@@ -91,7 +91,7 @@ pub(crate) struct Turn {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoTurn {
     #[error(
-        "the limit of chats at a time ({0}) is reached: wait for the end of one, or raise `max_chats` under `[agent]` in \
+        "the limit of concurrent chats ({0}) is reached: wait until one ends, or raise `max_chats` under `[agent]` in \
          toolwharf.toml"
     )]
     TooMany(usize),
@@ -215,7 +215,7 @@ impl Agents {
         self.close();
         let cut = self.turns.lock().count;
         let why = format!(
-            "Toolwharf was stopped, and the turn had not ended after {} s more; completed parts of the turn are kept",
+            "Toolwharf was stopped, and the turn did not end within the grace period of {} s; its completed parts are kept",
             grace.as_secs_f32()
         );
         let made: Vec<Made> = self.made.lock().drain().map(|(_, made)| made).collect();
@@ -241,7 +241,7 @@ impl Agents {
             if let Some(key) = secrets.values.remove(name) {
                 return Ok(Some(Hidden::new(key)));
             }
-            // A project pays for its own chats. The environment's key belongs to another account.
+            // Do not fall back to the environment's key: a project with its own key pays for its own chats.
             if let Some(why) = secrets.closed(name) {
                 return Err(NoAgent::Closed(why.to_owned()));
             }

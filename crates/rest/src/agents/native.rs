@@ -17,7 +17,7 @@ fn display_recipe() -> NativeTool {
     let schema = json!({
         "type": "object",
         "properties": {
-            "id": { "type": "integer", "description": "Its id in the store, if it is kept there." },
+            "id": { "type": "integer", "description": "The recipe's id, if the recipe is stored." },
             "title": { "type": "string", "minLength": 1, "maxLength": 200 },
             "ingredients": lines,
             "steps": lines,
@@ -33,7 +33,7 @@ fn display_recipe() -> NativeTool {
     });
     NativeTool::new(
         DISPLAY_RECIPE,
-        "Shows a recipe to the user as a card. Call it whenever the user is to see a recipe, instead of writing it out.",
+        "Shows a recipe to the user as a card. Call this tool instead of writing a recipe as text.",
         schema,
         async |recipe| {
             Ok(NativeOutcome::text("The recipe is shown to the user.").with_payload(recipe))

@@ -6,8 +6,8 @@
 //!
 //! The agent starts the servers of the configuration file (A10). Servers that already run are only checked. If a start
 //! fails, the servers that it started and that no one else uses are stopped again. Only the first start can fail a
-//! chat. Servers that were up before, a project's own servers and hosted servers never do: the turn continues without
-//! them and reports that.
+//! chat. If a server that was up before, a project's own server or a hosted server is missing, the turn continues
+//! without it and reports that.
 
 use std::sync::{
     Arc,
@@ -167,7 +167,7 @@ impl Ours {
         view.ok_or_else(|| ServersError(self.scope.missing()))
     }
 
-    /// Starts the file's servers one after the other. The first failure ends it.
+    /// Starts the file's servers one after the other. Stops at the first failure.
     async fn one_after_another(&self) -> Result<(), ServersError> {
         self.admit().await?;
         let view = self.gateway.view(&self.scope);

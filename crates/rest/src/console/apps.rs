@@ -27,11 +27,11 @@ use url::{Host, Url};
 
 const PAGE: &str = include_str!("sandbox/page.html");
 const SCRIPT: &str = include_str!("sandbox/proxy.js");
-/// Maximum concurrent connections. More wait in the kernel.
+/// Maximum concurrent connections. Further connections wait in the kernel.
 const MAX_CONNECTIONS: usize = 64;
 /// Time limit of a connection, enough for two small files.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum domains of each kind that an App can declare. More are ignored.
+/// Maximum domains of each kind that an App can declare. Further domains are ignored.
 const MAX_DOMAINS: usize = 64;
 
 /// The listener of the sandbox.
@@ -124,7 +124,7 @@ async fn beside(gateway: SocketAddr, is_fixed: bool) -> anyhow::Result<TcpListen
     }
     TcpListener::bind((gateway.ip(), 0))
         .await
-        .with_context(|| format!("cannot listen on a port of {}", gateway.ip()))
+        .with_context(|| format!("cannot listen on any port of {}", gateway.ip()))
 }
 
 fn answer(request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -3,9 +3,9 @@
 //! Invariants: the page needs no key, because it is the same for all users. All its data comes from the API, with the
 //! session of the browser (`signin`). It runs only scripts served here, adds styles only with the nonce of its
 //! response, creates no scripts from text (trusted types), and cannot be framed. It frames only the sandbox of Apps
-//! (`apps`). The files are in the binary, compressed (`build.rs`). Those in `assets/` have a digest in their name, so
-//! that browsers can cache them permanently; the page itself is fetched every time. Deliberately absent: knowledge of
-//! page paths. `web/` interprets them, and shows its own page for unknown ones.
+//! (`apps`). The files are in the binary, compressed (`build.rs`). Files in `assets/` have a digest in their name, so
+//! that browsers can cache them permanently; the page itself is fetched every time. Deliberately absent: page paths,
+//! which `web/` interprets. It shows its own page for unknown paths.
 
 mod apps;
 

@@ -56,7 +56,7 @@ pub(super) const REGISTRY_SERVERS: &[Route] = &[
         "Install a registry server",
         || post(registry::install),
     )
-    .about("The server is first tried under the conditions under which it will run. It is then added to the given project, or to the configuration file if no project is given, but not yet enabled. If the trial fails, nothing is added.")
+    .about("The server first runs in a trial, under the same conditions as later. It is then added to the given project, or to the configuration file if no project is given, but not yet enabled. If the trial fails, nothing is added.")
     .takes::<api::InstallRequest>()
     .asks(SHOWN)
     .creates()

@@ -54,7 +54,7 @@ const OF_LOGS: &[Parameter] = &[
     parameter(
         "tail",
         Kind::Lines,
-        "The number of last lines (default 200)",
+        "The number of lines from the end of the log (default 200)",
     ),
     parameter(
         "follow",

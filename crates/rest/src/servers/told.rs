@@ -174,7 +174,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     if server.spec.enabled {
         status.word().clone_into(&mut told.status);
     }
-    // An attempt may take minutes. While it runs, the reason of the previous failure is shown.
+    // A start attempt may take minutes. While it runs, the reason of the previous failure is shown.
     let up = match status.phase {
         Phase::Running { .. } => true,
         Phase::Starting { .. } => status.failures == 0,

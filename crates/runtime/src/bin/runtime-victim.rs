@@ -6,8 +6,8 @@
 //! - `runtime-victim sandbox INSTALL DIR COUNT SCRIPT`: like `host`, with sandboxed servers.
 //! - `runtime-victim rootless DIR SCRIPT`: runs one server in a sandbox, and prints its status.
 //! - `runtime-victim view SPEC`: runs one server in a sandbox with the visible files in the JSON text SPEC. Prints `up`
-//!   when the server has printed a line. After it receives a line, it sends one to the server. Then prints the server's
-//!   output and the list of visible files.
+//!   when the server has printed a line. After it receives a line, it sends one to the server. Then it prints the
+//!   server's output and the list of visible files.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families forever.
 //! - `runtime-victim code`: starts a child that exits with code 7, and prints its exit as reported.
 //! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs the package that the command line names into DIR, and

@@ -59,8 +59,8 @@ impl Allowed {
             })
     }
 
-    /// A list of exactly these hosts and ports, reached through `parents`. They were configured by the person who runs
-    /// Toolwharf, so a name may resolve to a private or loopback address.
+    /// A list of exactly these hosts and ports, reached through `parents`. The operator of Toolwharf configured them,
+    /// so a name may resolve to a private or loopback address.
     pub(crate) fn configured(
         places: impl IntoIterator<Item = (String, u16)>,
         list: &'static str,

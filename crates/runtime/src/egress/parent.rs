@@ -5,6 +5,7 @@
 //! Proxies over TLS or SOCKS.
 
 use std::io;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +16,6 @@ use tokio::time::timeout;
 
 use super::{BAD_GATEWAY, CONNECT_TIMEOUT, ProxyRequest, RESPONSE_TIMEOUT, Refusal, read_head};
 
-/// An HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Parent {
     host: String,
@@ -52,7 +52,7 @@ impl Parent {
         };
         let wrong = || {
             format!(
-                "the proxy `{}` is not of the form http://host:port, the only kind that installations support",
+                "the proxy `{}` is not of the form http://host:port; package installations support no other proxies",
                 model::url_for_display(&whole)
             )
         };
@@ -81,13 +81,14 @@ impl Parent {
     ) -> Result<(TcpStream, Vec<u8>), Refusal> {
         let failed = |why: String| Refusal {
             status: BAD_GATEWAY,
-            text: format!("the proxy `{}:{}`: {why}", self.host, self.port),
+            text: format!("proxy `{}:{}` failed: {why}", self.host, self.port),
         };
+        let late = |limit: Duration| format!("no answer within {} s", limit.as_secs());
         let connecting = TcpStream::connect((self.host.as_str(), self.port));
         let mut server = match timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(server)) => server,
             Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(_) => return Err(failed("no answer".to_owned())),
+            Err(_) => return Err(failed(late(CONNECT_TIMEOUT))),
         };
         let authorization = match &self.authorization {
             Some(value) => format!("Proxy-Authorization: {value}\r\n"),
@@ -107,12 +108,12 @@ impl Parent {
         let tunnel = async {
             server.write_all(request.as_bytes()).await?;
             let end = read_head(&mut server, &mut answer).await?;
-            end.ok_or_else(|| io::Error::other("its response is too long"))
+            end.ok_or_else(|| io::Error::other("its response head is too long"))
         };
         let end = match timeout(RESPONSE_TIMEOUT, tunnel).await {
             Ok(Ok(end)) => end,
             Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(_) => return Err(failed("no answer".to_owned())),
+            Err(_) => return Err(failed(late(RESPONSE_TIMEOUT))),
         };
         let early = answer.split_off(end);
         let line = String::from_utf8_lossy(&answer);

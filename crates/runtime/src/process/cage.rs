@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - The child goes through its [`Door`] between `fork` and `exec`, so none of its code runs outside.
+//! - The child goes through its [`Door`] between `fork` and `exec`, so none of its code runs outside the sandbox.
 //! - [`Cage::end`] is called once, when the leader is reaped. If the leader was never started or does not die, the cage
 //!   cleans up on drop.
 
@@ -43,7 +43,7 @@ pub(crate) trait Cage: Send + Sync {
     /// Returns whether no process inside is alive.
     fn empty(&self) -> bool;
 
-    /// Removes the sandbox's resources, and adds to `exit` what only the cage knows. `killed`: this process killed it
-    /// on purpose.
+    /// Removes the sandbox's resources, and adds to `exit` what only the cage knows. `killed`: this process killed the
+    /// leader on purpose.
     fn end(&self, exit: Exit, killed: bool) -> Exit;
 }

@@ -10,7 +10,7 @@ use crate::process_tree::MARKER;
 use crate::unit::Unit;
 
 /// Variables copied from the host if set: those that the official MCP SDKs pass on (`HOME` … `USER`), and those for
-/// text, time and temporary files. None of them holds secrets. Proxies are left out because their URLs often do.
+/// text, time and temporary files. None of them holds secrets. Proxy URLs often do, so they are left out.
 const FROM_HOST: [&str; 10] = [
     "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
 ];
@@ -18,7 +18,7 @@ const LOCALE_PREFIX: &str = "LC_";
 /// Used if there is no `PATH`, because most programs run other programs.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Rejects units that are not programs of the host, and text that the operating system cannot pass on.
+/// Rejects units that are not programs of the host, and text that cannot be passed to a process.
 pub(super) fn check(unit: &Unit) -> Result<(), Error> {
     let invalid = |what: String| {
         let label = unit.label.clone();
@@ -35,15 +35,20 @@ pub(super) fn check(unit: &Unit) -> Result<(), Error> {
     if program.is_empty() {
         return invalid("the command is empty".into());
     }
-    if program.contains('\0') || launch.cwd.as_ref().is_some_and(|cwd| nul(cwd.as_os_str())) {
-        return invalid("the command or its directory contains a NUL character".into());
+    if program.contains('\0') {
+        return invalid("the command contains a NUL character".into());
+    }
+    if launch.cwd.as_ref().is_some_and(|cwd| nul(cwd.as_os_str())) {
+        return invalid("the working directory contains a NUL character".into());
     }
     if let Some(place) = args.iter().position(|arg| arg.contains('\0')) {
         return invalid(format!("argument {} contains a NUL character", place + 1));
     }
     for (name, value) in &launch.env {
         if name.is_empty() || name.contains(['=', '\0']) {
-            return invalid(format!("{name:?} is not a valid variable name"));
+            return invalid(format!(
+                "variable name {name:?} is empty, or contains `=` or NUL"
+            ));
         }
         if value.contains('\0') {
             return invalid(format!("the value of `{name}` contains a NUL character"));

@@ -53,9 +53,9 @@ pub enum Error {
         source: sentinel::Error,
     },
     /// From [`super::Spawner::new`].
-    #[error("cannot start children")]
+    #[error("cannot start child processes")]
     Start(#[source] sentinel::Error),
-    #[error("server `{label}` is not started: the host is stopping")]
+    #[error("server `{label}` is not started: Toolwharf is stopping")]
     Stopping { label: String },
 }
 
@@ -80,7 +80,9 @@ impl Error {
             Some(Errno::AGAIN) => {
                 ": too many processes; raise the limit (`ulimit -u`, pids cgroup)"
             }
-            Some(Errno::TOOBIG) => ": its arguments and environment are too long together",
+            Some(Errno::TOOBIG) => {
+                ": arguments and environment are too long (`getconf ARG_MAX` shows the limit)"
+            }
             Some(Errno::NOMEM) => ": out of memory",
             _ => "",
         };
@@ -139,7 +141,7 @@ impl Error {
                 format!("give `{command}` as the command and the rest as `args`")
             }
             None if program.starts_with("~/") => {
-                "`~` is not expanded here, give the full path".to_owned()
+                "`~` is not expanded; give the full path".to_owned()
             }
             None if named => "install it or give its full path".to_owned(),
             None => "install it or correct the path".to_owned(),
@@ -158,7 +160,7 @@ fn directory_fault(cwd: &Path) -> Option<String> {
         Ok(metadata) if !metadata.is_dir() => Some("is not a directory".to_owned()),
         Ok(_) => match cwd.read_dir() {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Some("may not be entered by this user".to_owned())
+                Some("is not accessible to this user; check its permissions".to_owned())
             }
             _ => None,
         },
@@ -201,7 +203,7 @@ fn file_fault(path: &Path, kind: io::ErrorKind) -> String {
             format!("it is not executable; `chmod +x {}`", path.display())
         }
         Ok(_) if kind == io::ErrorKind::NotFound => {
-            "the interpreter that it names (its `#!` line, or its loader) does not exist".to_owned()
+            "its interpreter (from the `#!` line) or dynamic loader does not exist".to_owned()
         }
         Ok(_) => "permission denied; its file system may be mounted `noexec`".to_owned(),
     }

@@ -17,7 +17,7 @@ use super::{cage::Door, files};
 use crate::sentinel::announce;
 
 /// Sets up the child that `command` will fork: it is registered with the sentinel, gets a new session, and is killed
-/// when this process or the calling thread dies. If there is a `door`, it goes through that before anything else runs.
+/// when this process or the calling thread dies. If there is a `door`, the child goes through it first.
 #[expect(
     unsafe_code,
     reason = "std has no safe way to run code between fork and exec"
@@ -34,9 +34,9 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<
         if rustix::process::getppid() != Some(host) {
             return Err(Errno::SRCH.into());
         }
-        // The gateway's allocator turns huge pages off to save memory. Children would inherit that.
+        // Turn huge pages on again: the gateway's allocator turns them off to save memory, and children inherit that.
         let _ = rustix::thread::disable_transparent_huge_pages(false);
-        // Old programs handle a high limit badly: they close every number up to it, or use `select`.
+        // Old programs handle a high limit badly: they close every descriptor number up to it, or use `select`.
         if let Some(files) = files {
             let _ = rustix::process::setrlimit(Resource::Nofile, files);
         }
@@ -93,14 +93,14 @@ pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(Errno::BADF.into());
     }
-    // SAFETY: it is borrowed for one call, which duplicates it or fails. The caller has no other thread yet that could
-    // close it in the meantime.
+    // SAFETY: the descriptor is borrowed for one call, which duplicates it or fails. The caller has no other thread yet
+    // that could close it in the meantime.
     unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
 /// Makes dead children wait to be reaped. If the parent ignored `SIGCHLD`, this process inherited that, and the kernel
-/// would reap its children: exit codes would be lost, and process ids reused while still in use here. An empty handler
-/// fixes this, for the children too.
+/// would reap its children: exit codes would be lost, and process ids could be reused while this process still uses
+/// them. An empty handler fixes this, for the children too.
 pub(super) fn keep_the_dead() -> io::Result<()> {
     if tokio::runtime::Handle::try_current().is_ok() {
         return signal(SignalKind::child()).map(drop);

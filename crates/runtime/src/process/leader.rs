@@ -4,8 +4,8 @@
 //!
 //! - While a [`Leader`] exists, its process id cannot be reused, whether it is running or not. So signals to its group
 //!   reach no other process.
-//! - Dropping one kills its processes, as a last resort when the async runtime is shut down or a launch was cancelled.
-//!   It then waits at most [`DROP_TIMEOUT`].
+//! - Dropping a leader kills its processes, as a last resort when the async runtime is shut down or a launch was
+//!   cancelled. The drop waits at most [`DROP_TIMEOUT`].
 
 use std::collections::HashSet;
 use std::io;
@@ -74,7 +74,7 @@ impl Leader {
 
     pub(super) fn dead(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // An error means that something else reaped it. It should not happen; the leader is dead in that case.
+        // An error should not happen: something else has reaped the leader, which is then dead.
         !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
     }
 
@@ -83,7 +83,7 @@ impl Leader {
             cage.terminate(self.pid);
             return;
         }
-        // Fails only if no process is left to receive it.
+        // Fails only if no process is left to receive the signal.
         let _ = kill_process_group(self.pid, Signal::TERM);
     }
 
@@ -124,7 +124,7 @@ impl Leader {
                 break;
             }
             if Instant::now() >= deadline {
-                tracing::warn!(pid = %self.pid, left, "killed processes did not exit in time");
+                tracing::warn!(pid = %self.pid, left, "killed processes did not exit within {limit:?}");
                 break;
             }
             thread::sleep(pause);
@@ -151,7 +151,7 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        // If it does not die in time, it stays registered, and the sentinel kills it.
+        // A leader that does not die in time stays registered, so that the sentinel kills it.
         if !self.reaped {
             let _ = self.finish(DROP_TIMEOUT);
         }

@@ -71,8 +71,7 @@ impl Reaper {
 }
 
 /// During a stop, processes left by the leader may use the rest of the grace period: often the leader was only a
-/// wrapper, and its child is the server that is saving its data. If the leader exited by itself,
-/// nothing waits.
+/// wrapper, and its child is the server that is saving its data. If the leader exited by itself, there is no wait.
 async fn linger(leader: &Leader, ladder: &mut Ladder) {
     let mut pause = LINGER_POLL_INTERVAL;
     while ladder.in_grace() {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - The thread ends after the last child: every reaper task holds a sender of its queue.
-//! - A cancelled launch ends with the drop of its [`Leader`], which kills it.
+//! - If a launch is cancelled, its [`Leader`] is dropped, which kills the process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,9 +37,9 @@ use crate::unit::Unit;
 
 /// Capacity of the launch queue. Further launches wait until there is room.
 const MAX_QUEUED_LAUNCHES: usize = 64;
-/// Pipe size in bytes. A frame of usual size then fits, so writer and reader need not alternate.
+/// Pipe size in bytes. A message of usual size then fits, so writer and reader need not alternate.
 const PIPE_BYTES: usize = 1 << 20;
-/// The kernel limits the total pipe size per user, by default to 64 MiB, and beyond that gives all programs of the user
+/// The kernel limits the total pipe size per user, by default to 64 MiB. Beyond that, all programs of the user get
 /// pipes of only two pages. So at most this many instances at a time get large pipes, which uses half of the limit.
 const MAX_LARGE_PIPES: usize = 16;
 
@@ -86,7 +86,7 @@ struct Launched {
 #[derive(Clone, Default)]
 pub struct Guests(Weak<Link>);
 
-/// The first process of a container. The sentinel kills it like a child of this process, unless this is dropped before.
+/// The first process of a container. The sentinel kills it like a child of this process, unless this is dropped first.
 pub struct Guest {
     link: Weak<Link>,
     pid: i32,
@@ -173,11 +173,11 @@ impl Spawner {
         Guests(self.0.link.clone())
     }
 
-    /// Launches a process. It runs when this returns, but may not work yet.
+    /// Launches a process. The process runs when this returns, but the server may not be ready yet.
     ///
     /// # Errors
     ///
-    /// They name the server, the command and the way out.
+    /// Errors name the server, the command and the way out.
     ///
     /// # Cancel safety
     ///
@@ -405,7 +405,7 @@ fn start(
     })
 }
 
-/// Unique per instance, so that stopping one does not affect another with the same label.
+/// Unique per instance, so that stopping one instance does not affect another with the same label.
 fn marker(run: &str, serial: u64, label: &str) -> String {
     let label = label.replace(|c: char| c.is_control(), "?");
     format!("{run}:{serial}:{label}")

@@ -40,7 +40,7 @@ struct Rest {
     tasks: Vec<AbortOnDropHandle<()>>,
     /// Waits until the listeners of a task are closed.
     closing: Option<Closing>,
-    /// Stdin of a server that does not use it as its transport, but may exit when it closes.
+    /// Stdin of a server whose transport is not stdio, but which may exit when its stdin closes.
     stdin: Option<Stdin>,
 }
 
@@ -57,7 +57,6 @@ impl Cell {
         }
     }
 
-    /// Returns the gauge of its resource usage.
     pub(super) fn gauge(&self) -> Gauge {
         Gauge {
             group: Arc::clone(&self.group),
@@ -77,7 +76,7 @@ impl Cell {
         self.rest.lock().tasks.push(task);
     }
 
-    /// These listeners are closed before the server counts as ended.
+    /// The server counts as ended only after these listeners are closed.
     pub(super) fn wait_for(&self, closing: Closing) {
         self.rest.lock().closing = Some(closing);
     }

@@ -1,4 +1,4 @@
-//! Resource usage of all processes in one namespace, from `/proc`. Used where control groups do not account for it.
+//! Resource usage of all processes in one namespace, from `/proc`. Used where no control group counts it.
 //!
 //! Less exact than control groups: shared memory is counted once per process, and the processor time of exited
 //! processes is missing.
@@ -34,7 +34,7 @@ pub(super) fn usage(pid: Pid) -> Option<Usage> {
 fn parse(stat: &str) -> Option<(Duration, u64, u32)> {
     let (_, after_name) = stat.rsplit_once(") ")?;
     let fields: Vec<_> = after_name.split_ascii_whitespace().collect();
-    // The first of these is field 3.
+    // The first element of `fields` is field 3.
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     let ticks = field(14)? + field(15)?;
     let cpu = Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());

@@ -11,7 +11,7 @@
 //!
 //! # Deliberately absent
 //!
-//! The device and block I/O controllers. The sandbox has no device nodes, and the size of what it writes is bounded.
+//! The device and block I/O controllers. The sandbox has no device nodes, and disk limits bound what it writes.
 
 mod files;
 mod group;
@@ -103,7 +103,7 @@ impl Tree {
             }
             match &two {
                 Some(Ok(two)) if two.controllers.contains(controller) => Ok(two.place.clone()),
-                Some(Ok(_)) => Err(format!("the kernel has no controller `{controller}` here")),
+                Some(Ok(_)) => Err(format!("cgroup controller `{controller}` is not available")),
                 Some(Err(why)) => Err(why.clone()),
                 None => Err("no control groups are mounted at /sys/fs/cgroup".to_owned()),
             }
@@ -156,8 +156,8 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// No group could be created although there is a hierarchy. A limit that the kernel did not accept is not an error
-    /// here: [`Group::enforced`] reports it.
+    /// There is a hierarchy, but no group could be created in it. A limit that the kernel did not accept is not an
+    /// error here: [`Group::enforced`] reports it.
     pub(super) fn group(
         &self,
         name: &str,
@@ -206,7 +206,7 @@ impl Tree {
     }
 
     /// Kills the processes in the groups that `stale` accepts and removes these groups. Returns the names of the
-    /// removed groups. Blocks for 3 seconds or slightly more.
+    /// removed groups. Blocks for up to about 3 seconds.
     pub(super) fn sweep(&self, stale: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let mut groups: Vec<(String, PathBuf)> = Vec::new();
         for root in self.roots() {

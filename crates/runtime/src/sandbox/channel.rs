@@ -36,8 +36,8 @@ impl Channel {
         Ok((Self(UnixStream::from_std(ours)?), theirs.into()))
     }
 
-    /// Sends the order and waits for the reply. `Ok(Err)` is the error that the shim reported. An error means that the
-    /// stream ended: no shim was started.
+    /// Sends the order and waits for the reply. `Ok(Err)` is the error that the shim reported. An I/O error means that
+    /// the stream ended: no shim was started.
     pub(super) async fn order(&mut self, order: &Order) -> io::Result<Result<Ready, String>> {
         self.0.write_all(&order.encode()).await?;
         let (word, pid, sockets) = receive(&self.0).await?;

@@ -1,4 +1,4 @@
-//! A sandbox for one step of an installation: npm, uv, or a Python that compiles what they installed.
+//! A sandbox for one step of an installation: npm, uv, or a Python that compiles the installed packages.
 //!
 //! Packages are hostile input, and npm and uv can be made to run programs that a package names. So each step runs
 //! without privileges in its own namespaces. If this process is root, the step runs as a user that owns only the folder
@@ -44,7 +44,7 @@ use super::channel::Channel;
 use super::prepare::{BWRAP, memory_file, user_of};
 use super::shim::{self, Order};
 use super::view::{Own, Plan};
-use super::{START_TIMEOUT, failed, late, mounts, own_task, seccomp, spawn, verify};
+use super::{START_TIMEOUT, executable, failed, late, mounts, own_task, seccomp, spawn, verify};
 use crate::egress::{self, Allowed};
 use crate::handle::Exit;
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
@@ -68,8 +68,8 @@ const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 /// Used in place of a server id to derive the user id for installations. No server id contains a dot.
 const USER_ID_SEED: &str = ".packages";
-/// Runs the program with the proxy variables that are specific to npm and uv. Both would connect to a registry on
-/// loopback directly if `NO_PROXY` listed it, but nothing listens on this loopback.
+/// Runs the program with the proxy variables that are specific to npm and uv. If `NO_PROXY` listed a registry on
+/// loopback, both would connect to it directly, but nothing listens on the sandbox's loopback.
 const RUN_SCRIPT: &str = r#"
 unset NO_PROXY no_proxy
 if [ -n "$HTTPS_PROXY" ]; then
@@ -78,7 +78,6 @@ fi
 exec "$@"
 "#;
 
-/// Runs installation steps.
 pub(crate) struct Confine {
     spawner: Spawner,
     /// Runs [`shim::shim_main`].
@@ -104,7 +103,7 @@ pub(crate) struct Step {
     pub(crate) shown: Vec<PathBuf>,
     /// Path in the sandbox → content.
     pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
-    /// `PATH` in the sandbox. A `git` found on it is not executable.
+    /// `PATH` in the sandbox. A `git` in this path is not executable.
     pub(crate) path: OsString,
     /// `None`: no network.
     pub(crate) allowed: Option<Arc<Allowed>>,
@@ -112,7 +111,6 @@ pub(crate) struct Step {
     pub(crate) deadline: Instant,
 }
 
-/// The result of a step.
 pub(crate) struct Done {
     /// `None`: the step was killed at its deadline.
     pub(crate) exit: Option<Exit>,
@@ -166,7 +164,11 @@ impl Confine {
         let prepared = {
             let step = Arc::clone(&step);
             let prepared = spawn_blocking(move || confine.prepare(&step)).await;
-            prepared.map_err(|_| Error::Failed("an installation was interrupted".to_owned()))??
+            prepared.map_err(|_| {
+                Error::Failed(
+                    "the preparation of a package installation was interrupted".to_owned(),
+                )
+            })??
         };
         let Prepared {
             bwrap,
@@ -191,7 +193,7 @@ impl Confine {
         let spawned = self.spawner.spawn_caged(bwrap, Some(caged)).await;
         let mut child = spawned.map_err(|error| match spawn(error) {
             Error::Unavailable(why) => Error::Unavailable(format!(
-                "packages are installed in a sandbox: {why} (also `dnf`, `apk add`, `pacman -S`, `zypper install`)"
+                "packages are installed in a sandbox, and {why} (or `dnf install`, `apk add`, `pacman -S`, `zypper install`)"
             )),
             other => other,
         })?;
@@ -200,7 +202,7 @@ impl Confine {
             Ok(Ok(Ok(ready))) => ready,
             Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
             Ok(Err(_)) => return Err(self.explain(&child).await),
-            Err(_) => return Err(late("the start of an installation's sandbox")),
+            Err(_) => return Err(late("start the sandbox of an installation")),
         };
         let unknown = || {
             Error::Failed(
@@ -212,7 +214,7 @@ impl Confine {
             .map_err(failed("the process in the sandbox is gone"))?;
         self.verify(pid, &step).await?;
         if let Some(allowed) = &step.allowed {
-            let missing = || Error::Failed("the shim did not send its sockets".to_owned());
+            let missing = || Error::Failed("the sandbox did not send its sockets".to_owned());
             let listener = ready.sockets.into_iter().next().ok_or_else(missing)?;
             let (allowed, label) = (Arc::clone(allowed), step.label.clone());
             cell.own(own_task(async move {
@@ -223,7 +225,7 @@ impl Confine {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(why))) => return Err(Error::Failed(why)),
             Ok(Err(_)) => return Err(self.explain(&child).await),
-            Err(_) => return Err(late("the start of an installation")),
+            Err(_) => return Err(late("start an installation in its sandbox")),
         }
         drop(child.stdin);
         let mut stdout = Vec::new();
@@ -283,7 +285,7 @@ impl Confine {
         let helper = self.shim.clone();
         let sealed = spawn_blocking(move || mounts::seal(&helper, pid, &writable)).await;
         sealed
-            .unwrap_or_else(|_| Err("sealing its mounts was interrupted".to_owned()))
+            .unwrap_or_else(|_| Err("the mounts were not made read-only".to_owned()))
             .map_err(Error::Failed)?;
         let files = verify::Files {
             writable: &own,
@@ -312,10 +314,10 @@ impl Confine {
                 &STEP_LIMITS,
                 SANDBOX_PROCESSES,
             )
-            .map_err(failed("cannot make a control group"))?;
-        let (channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
+            .map_err(failed("cannot create a control group"))?;
+        let (channel, theirs) = Channel::pair().map_err(failed("cannot create a socket"))?;
         let memory =
-            |text: &[u8]| memory_file(text).map_err(failed("cannot make a file in memory"));
+            |text: &[u8]| memory_file(text).map_err(failed("cannot create a file in memory"));
         let user = self.user();
         let passwd = format!(
             "root:x:0:0:root:/nonexistent:/bin/sh\ninstaller:x:{user}:{user}:installer:{}:/bin/sh\n",
@@ -404,13 +406,13 @@ impl Confine {
         arguments.into_iter().map(Into::into).collect()
     }
 
-    /// Opens this program in a form that bubblewrap can make visible in the sandbox.
+    /// Opens Toolwharf's own executable in a form that bubblewrap can make visible in the sandbox.
     fn shim_file(&self) -> Result<Shim, Error> {
         let mut file =
-            File::open(&self.shim.program).map_err(failed("cannot open this program"))?;
+            File::open(&self.shim.program).map_err(executable("open", &self.shim.program))?;
         let about = file.metadata();
         let links = about
-            .map_err(failed("cannot read the metadata of this program"))?
+            .map_err(executable("inspect", &self.shim.program))?
             .nlink();
         if links > 0 {
             return Ok(Shim {
@@ -423,7 +425,7 @@ impl Confine {
         let copy = file
             .read_to_end(&mut text)
             .and_then(|_| memory_file(&text))
-            .map_err(failed("cannot copy this program"))?;
+            .map_err(executable("copy", &self.shim.program))?;
         Ok(Shim {
             file: copy,
             is_copy: true,
@@ -436,7 +438,7 @@ impl Confine {
         let exit = exit.map_or_else(|_| "still running".to_owned(), |exit| exit.to_string());
         let tail = child.handle.stderr_tail();
         Error::Unavailable(format!(
-            "packages are installed in a sandbox, and bubblewrap does not work here ({exit}): {}; {}",
+            "packages are installed in a sandbox, and bubblewrap does not work on this host ({exit}): {}; {}",
             tail.trim().replace('\n', "; "),
             super::remedy(self.privileged)
         ))
@@ -496,13 +498,13 @@ async fn measure(step: &Arc<Step>) -> Option<String> {
 /// folders, files and links.
 ///
 /// # Errors
-/// The folder contains anything else.
+/// The folder contains another kind of file.
 pub(crate) fn take(folder: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid();
     let about = folder.symlink_metadata()?;
     let kind = about.file_type();
     if !(kind.is_dir() || kind.is_file() || kind.is_symlink()) {
-        let why = format!("`{}` is neither a file nor a folder", folder.display());
+        let why = format!("`{}` is not a file, folder or link", folder.display());
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     if own.is_root() && (about.uid() != 0 || about.gid() != 0) {

@@ -17,11 +17,11 @@ use super::cgroup::Group;
 use super::own_task;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Refused processes between two polls above which a group is suspect. A program that handles the error does not retry
-/// that often.
+/// Number of refused processes between two polls above which a group is suspect. A program that handles the error
+/// retries less often.
 const SUSPECT_REFUSALS: u64 = 25;
 /// Suspect polls in a row before a group is killed. Many processes that hit the limit at the same moment, but only
-/// once, are no fork bomb.
+/// once, are not a fork bomb.
 const SUSPECT_POLLS: u32 = 3;
 
 /// Polls groups until they are gone.

@@ -1,9 +1,9 @@
 //! Seals the mounts of a prepared sandbox: detaches them from the host's and makes them read-only.
 //!
 //! Bubblewrap leaves its mounts as slaves of the host mounts. Anything mounted later below a shown folder (a USB stick,
-//! a container layer) would appear inside, and writable. Mounts that bubblewrap could not look into also stay writable.
-//! So before the server runs, a helper process enters the sandbox's mount namespace, makes all mounts private, and
-//! makes all of them read-only except those that the server may write to.
+//! a container layer) would appear inside, and writable. Mounts that bubblewrap could not access also stay writable. So
+//! before the server runs, a helper process enters the sandbox's mount namespace, makes all mounts private, and makes
+//! all of them read-only except those that the server may write to.
 //!
 //! Invariant: the helper runs no server code. It enters no process namespace and executes nothing.
 
@@ -65,7 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Mounted>, String> {
         })
     };
     let all: Option<Vec<_>> = text.lines().map(one).collect();
-    all.ok_or_else(|| "its list of mounts cannot be parsed".to_owned())
+    all.ok_or_else(|| "the list of mounts (`mountinfo`) cannot be parsed".to_owned())
 }
 
 /// Decodes the octal escapes of blanks, line ends and backslashes.
@@ -87,15 +87,15 @@ fn unescape(text: &str) -> String {
 /// Says why the mounts could not be sealed.
 pub(super) fn seal(helper: &SentinelCommand, pid: Pid, writable: &[PathBuf]) -> Result<(), String> {
     let namespace = File::open(format!("/proc/{}/ns/mnt", pid.as_raw_pid()));
-    let namespace =
-        namespace.map_err(|error| format!("its mount namespace cannot be opened: {error}"))?;
+    let namespace = namespace
+        .map_err(|error| format!("the sandbox's mount namespace cannot be opened: {error}"))?;
     let mut arguments: Vec<OsString> = helper.args.clone();
     arguments.push(SEAL.into());
     arguments.extend(writable.iter().map(Into::into));
     let arguments: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
     volume::run_with(&helper.program, &arguments, Stdio::from(namespace))
         .map(drop)
-        .map_err(|why| format!("its mounts cannot be made private and read-only: {why}"))
+        .map_err(|why| format!("the sandbox's mounts cannot be made private and read-only: {why}"))
 }
 
 /// The helper's main function. Standard input is the mount namespace.

@@ -9,8 +9,8 @@
 //! - `npm/KEY/VERSION/`: `package-lock.json` with the hash of each package, and `node_modules`.
 //! - `pypi/KEY/VERSION/`: `requirements.txt` with the hashes of each package, `venv`, and `python`, a link to the
 //!   interpreter.
-//! - `…/KEY/current`: a link to the version that is started. `KEY` encodes the request, `VERSION` is the resolved
-//!   version.
+//! - `…/KEY/current`: a link to the version that is started. `KEY` encodes the requested packages, and `VERSION` is the
+//!   resolved version.
 //! - `python/`: interpreters that uv had to download.
 //!
 //! # Invariants
@@ -20,13 +20,13 @@
 //! - As a second line of defence, each step runs in a sandbox ([`confine`](crate::sandbox::confine)). npm and uv see
 //!   the system's programs, their stage and copies of their configuration, find no git, and reach only the configured
 //!   registries. Without a sandbox nothing is installed.
-//! - A version is published only after a check of its lock file: every package comes from a configured registry and has
-//!   a hash.
-//! - npm and uv come from the `PATH` of this process, and get its registry and proxy settings (`sources`). They get no
-//!   variable and no path of a server, and only the names and versions in its arguments that [`Request::parse`]
-//!   accepts.
-//! - A version is either complete or absent. An incomplete one left by a crash is never started; [`Packages::sweep`]
-//!   removes it.
+//! - A version is published only if its lock file shows that every package comes from a configured registry and has a
+//!   hash.
+//! - npm and uv come from the `PATH` of this process, and get this process's registry and proxy settings (`sources`).
+//!   From a server, they get only the package names and versions that [`Request::parse`] accepts, and no variables or
+//!   paths.
+//! - A version is either complete or absent. An incomplete version left by a crash is never started;
+//!   [`Packages::sweep`] removes it.
 //! - The content of a package does not influence which host files its sandbox sees.
 //! - The first version found is started until [`Packages::switch`] selects another one. A version in use is not
 //!   removed.
@@ -68,7 +68,7 @@ const FORGET_INTERVAL: Duration = Duration::from_millis(50);
 /// How packages are installed.
 #[derive(Clone, Debug)]
 pub struct PackageOptions {
-    /// Tells this installation from others on the same host, as in [`sandbox::Options`](crate::sandbox::Options).
+    /// Distinguishes the installations of one host, as in [`sandbox::Options`](crate::sandbox::Options).
     pub install: String,
     /// Runs [`shim_main`](crate::sandbox::shim_main).
     pub shim: SentinelCommand,
@@ -92,13 +92,13 @@ pub struct Packages {
     holding: TaskTracker,
 }
 
-/// The package that a server names, and its state here.
+/// The package that a server names, and its installed version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Package {
     pub name: String,
     /// `npm` or `pypi`.
     pub registry: &'static str,
-    /// Identifies the pin. Servers that request the same from the same registry share it.
+    /// Identifies the pin. Servers that request the same packages from the same registry share a pin.
     pub key: String,
     /// The version that is started. `None`: not installed.
     pub pinned: Option<String>,
@@ -117,7 +117,7 @@ impl Packages {
     #[must_use]
     pub fn new(dir: PathBuf, spawner: Spawner, owns: bool, options: PackageOptions) -> Self {
         let keyed_lock = KeyedLock::new(
-            "an earlier installation of the same package",
+            "wait for an earlier installation of the same package",
             INSTALL_TIMEOUT,
         );
         let PackageOptions {
@@ -155,9 +155,10 @@ impl Packages {
         let cache = Cache::new(&self.dir, &request);
         let known = {
             let (cache, launch) = (cache.clone(), Arc::clone(&unit.launch));
+            let package = request.package.clone();
             blocking(move || match &launch.version {
                 Some(version) => cache.version(version).map(Some).ok_or_else(|| {
-                    refused(format!("version {version} of its package is not installed"))
+                    refused(format!("version {version} of `{package}` is not installed"))
                 }),
                 None => Ok(cache.current()),
             })
@@ -171,9 +172,10 @@ impl Packages {
         blocking(move || {
             let lease = cache.lease(&folder).map_err(install::disk)?;
             let gone = || {
-                Error::Failed(
-                    "its package was removed during the launch; start the server again".to_owned(),
-                )
+                Error::Failed(format!(
+                    "`{}` was removed during the launch; start the server again",
+                    request.package
+                ))
             };
             pinned(&launch, &request, folder, lease.ok_or_else(gone)?)
         })
@@ -249,7 +251,8 @@ impl Packages {
         blocking(move || match cache.version(&version) {
             Some(_) => cache.switch_to(&version, &stage).map_err(install::disk),
             None => Err(refused(format!(
-                "version {version} of its package is not installed"
+                "version {version} of `{}` is not installed",
+                request.package
             ))),
         })
         .await
@@ -282,16 +285,21 @@ impl Packages {
             }
             tokio::time::sleep(FORGET_INTERVAL).await;
         }
-        Err(Error::Failed("the package is still in use".to_owned()))
+        Err(Error::Failed(format!(
+            "`{}` is still in use; stop the servers that use it",
+            request.package
+        )))
     }
 
     fn asked(&self, launch: &Launch) -> Result<Request, Error> {
         self.may_change()?;
-        request(launch)?.ok_or_else(|| refused("its command names no package".to_owned()))
+        request(launch)?.ok_or_else(|| {
+            refused("the server has no package: its command is neither `npx` nor `uvx`".to_owned())
+        })
     }
 
     fn may_change(&self) -> Result<(), Error> {
-        let why = "its package is not installed yet, and only `toolwharf serve` installs packages: run `toolwharf serve` once";
+        let why = "the server's package is not installed yet, and only `toolwharf serve` installs packages: run it once";
         match self.owns {
             true => Ok(()),
             false => Err(Error::Lasting(why.to_owned())),
@@ -401,7 +409,7 @@ fn tool(name: &str, registry: Registry) -> Result<PathBuf, Error> {
             Registry::Pypi => "install uv",
         };
         refused(format!(
-            "`{}` of a server with a pinned package needs `{name}`, which is not in the PATH of Toolwharf itself; {way_out}",
+            "`{}` with a pinned package needs `{name}`, which is not in Toolwharf's own PATH; {way_out}",
             registry.command()
         ))
     })
@@ -420,7 +428,7 @@ async fn blocking<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| {
         Err(Error::Failed(
-            "work on a package was interrupted".to_owned(),
+            "the operation on a package was interrupted".to_owned(),
         ))
     })
 }

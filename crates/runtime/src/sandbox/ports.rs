@@ -20,7 +20,7 @@ use crate::ports::Listeners;
 use crate::pump::pump;
 
 const MAX_CONNECTIONS: usize = 256;
-/// Timeout for an answer of the helper. It is longer than the helper's own timeout.
+/// Timeout for an answer from the helper, longer than the helper's own timeout.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(12);
 
 pub(super) struct Forward {

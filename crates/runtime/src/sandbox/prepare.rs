@@ -22,7 +22,7 @@ use super::cgroup::{Group, Tree};
 use super::shim::Order;
 use super::view::{Plan, Scratch, Tmp, View, Wanted};
 use super::volume::Opened;
-use super::{Inner, failed, seccomp, shim, view, volume};
+use super::{Inner, executable, failed, seccomp, shim, view, volume};
 use crate::sandbox::Files;
 use crate::search::own_path;
 use crate::unit::{Confined, Enforced, Error, Unit};
@@ -86,7 +86,7 @@ impl Inner {
         if sandbox.ports.len() > usize::from(u8::MAX) {
             return Err(Error::Refused {
                 field: "ports",
-                why: "more than 255 ports are listed".to_owned(),
+                why: format!("at most 255 ports are allowed, not {}", sandbox.ports.len()),
             });
         }
         let program = view::resolve(program, &search(launch))?;
@@ -110,7 +110,7 @@ impl Inner {
         };
         let limits = &sandbox.limits;
         let group = self.tree().group(&name, limits, extra);
-        let group = group.map_err(failed("cannot make a control group"))?;
+        let group = group.map_err(failed("cannot create a control group"))?;
         let enforced = group.enforced(limits, extra);
         judge(&enforced, sandbox.strict)?;
         let mut scratch = scratch(limits.disk, limits.memory);
@@ -154,14 +154,14 @@ impl Inner {
         })
     }
 
-    /// Opens this program as a file that can be shown inside. If its file was replaced by another version, only a copy
-    /// has a path.
+    /// Opens Toolwharf's own executable as a file that can be shown inside. If the file was replaced by another
+    /// version, only a copy has a path.
     fn shim(&self) -> Result<File, Error> {
-        let open = |path: &Path| File::open(path).map_err(failed("cannot open this program"));
+        let open = |path: &Path| File::open(path).map_err(executable("open", path));
         let mut own = open(&self.options.shim.program)?;
         let about = own.metadata();
         if about
-            .map_err(failed("cannot read the metadata of this program"))?
+            .map_err(executable("inspect", &self.options.shim.program))?
             .nlink()
             > 0
         {
@@ -179,7 +179,7 @@ impl Inner {
             made.open(&making)
                 .and_then(|mut made| io::copy(&mut own, &mut made))
                 .and_then(|_| fs::rename(&making, &copy))
-                .map_err(failed("cannot copy this program"))?;
+                .map_err(executable("copy", &self.options.shim.program))?;
         }
         open(&copy)
     }
@@ -235,11 +235,11 @@ impl Inner {
     ) -> Result<(Unit, Vec<OwnedFd>), Error> {
         let network = &unit.sandbox.network;
         let memory =
-            |text: &[u8]| memory_file(text).map_err(failed("cannot make a file in memory"));
+            |text: &[u8]| memory_file(text).map_err(failed("cannot create a file in memory"));
         let shim = prepared
             .shim
             .try_clone()
-            .map_err(failed("cannot share the shim"))?;
+            .map_err(executable("share", &self.options.shim.program))?;
         let user = prepared.user;
         let passwd = memory(
             format!(
@@ -361,7 +361,7 @@ pub(super) fn host_ports(sandbox: &Sandbox) -> Result<Vec<Port>, Error> {
             return Err(Error::Refused {
                 field: "ports",
                 why: format!(
-                    "with an open network, the server listens on the host and port {inside} cannot be published as {other}: give {inside} alone"
+                    "with an open network, the server listens on the host itself, so port {inside} cannot be published as {other}; give `{inside}` alone"
                 ),
             });
         }
@@ -387,8 +387,11 @@ pub(super) fn judge(rows: &[Enforced], strict: bool) -> Result<(), Error> {
 pub(super) fn disk(scratch: &Scratch, opened: Option<&Opened>) -> Enforced {
     let memory = scratch.run + scratch.shm;
     let found = match (&scratch.tmp, opened.map(|opened| &opened.limit)) {
-        (Tmp::Memory(size), None) => Ok(format!("scratch of {} bytes in memory", size + memory)),
-        (_, Some(Ok(how))) => Ok(format!("{how}, {memory} more in memory")),
+        (Tmp::Memory(size), None) => Ok(format!(
+            "scratch space of {} bytes in memory",
+            size + memory
+        )),
+        (_, Some(Ok(how))) => Ok(format!("{how}, {memory} more bytes in memory")),
         (_, Some(Err(why))) => Err(format!("volumes are not limited: {why}")),
         (Tmp::Disk(_), None) => Err("scratch space on a disk without a limit".to_owned()),
     };
@@ -425,7 +428,10 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
     if id.is_empty() || id.len() > 128 || !id.bytes().all(good) {
         return Err(Error::Refused {
             field: "id",
-            why: format!("`{}` may contain only a-z, 0-9 and `-`", id.escape_debug()),
+            why: format!(
+                "`{}` must consist of 1 to 128 characters from a-z, 0-9 and `-`",
+                id.escape_debug()
+            ),
         });
     }
     Ok(())
@@ -438,7 +444,7 @@ pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
         if name.is_empty() || name.contains(['=', '\0']) {
             return refused(
                 "environment",
-                format!("{name:?} is not a valid variable name"),
+                format!("variable name {name:?} is empty, or contains `=` or NUL"),
             );
         }
         if value.contains('\0') {

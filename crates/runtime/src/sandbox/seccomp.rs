@@ -5,7 +5,7 @@
 //!
 //! The list is Docker's default profile for a container without capabilities, minus the calls that Docker allows
 //! depending on the kernel version or on capabilities. So there is no `ptrace`, no access to the memory of other
-//! processes, no creation of namespaces, and there are only sockets of the four families that programs use. io_uring,
+//! processes, no creation of namespaces, and no sockets other than of the four families that programs use. io_uring,
 //! `bpf`, `keyctl`, `userfaultfd` and the like are not on the list.
 //!
 //! # Invariants
@@ -16,7 +16,7 @@
 //!
 //! # Deliberately absent
 //!
-//! Architectures other than x86-64 and AArch64. They have no filter, and the status says so.
+//! Architectures other than x86-64 and AArch64. On these there is no filter, and the status reports that.
 
 use linux_raw_sys::general as nr;
 
@@ -46,7 +46,7 @@ const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
 const FAMILIES: [u32; 4] = [1, 2, 10, 16];
 /// Linux and its variants, with and without 32-bit addresses, and the value that only queries the personality.
 const PERSONALITIES: [u32; 5] = [0, 8, 0x0002_0000, 0x0002_0008, u32::MAX];
-/// System call numbers of x32 have this bit.
+/// x32 system call numbers have this bit set.
 #[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
 

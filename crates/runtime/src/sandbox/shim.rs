@@ -1,7 +1,7 @@
 //! The first program in a sandbox: this binary, which becomes the server.
 //!
-//! Bubblewrap starts it with only a socket to the host. Over that socket it receives the command to execute. So the
-//! server's arguments and variables are on no command line of a program outside the sandbox, and no variable
+//! Bubblewrap starts the shim with only a socket to the host, over which the shim receives the command to execute. So
+//! the server's arguments and variables are on no command line of a program outside the sandbox, and no variable
 //! (`LD_PRELOAD`) affects bubblewrap, which may be root.
 //!
 //! # Protocol
@@ -14,11 +14,11 @@
 //! # Invariants
 //!
 //! - The server starts with three descriptors, without privileges, and only after [`GO`].
-//! - The egress proxy and port forwarding need *sockets* of the network inside. The shim creates them, and the host
-//!   serves them: a socket stays in the namespace in which it was created. No process of Toolwharf stays between the
-//!   server and its streams or its exit code.
-//! - If the host has to connect to ports inside, a helper keeps running. For each byte that it receives, it makes a
-//!   connection and sends back the connected socket. It has no more rights than the server.
+//! - The egress proxy and port forwarding need *sockets* in the sandbox's network namespace. The shim creates them, and
+//!   the host serves them: a socket stays in the namespace in which it was created. No process of Toolwharf stays
+//!   between the server and its streams or its exit code.
+//! - If the host has to connect to ports inside, a helper keeps running. For each byte that the helper receives, it
+//!   makes a connection and sends back the connected socket. It has no more rights than the server.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -51,14 +51,14 @@ use crate::process_tree::MARKER;
 pub(super) const READY: u8 = b'R';
 pub(super) const GO: u8 = b'G';
 pub(super) const FAILED: u8 = b'E';
-/// The helper's reply with a socket, and without one.
+/// The helper's replies: with a socket, and without.
 pub(super) const CONNECTED: u8 = b'C';
 pub(super) const REFUSED: u8 = b'N';
-/// Limit for an encoded order. It is more than the kernel accepts in an `exec`.
+/// Limit for an encoded order, above what the kernel accepts in an `exec`.
 pub(super) const MAX_ORDER_BYTES: usize = 8 << 20;
 /// The path of the shim inside.
 pub(super) const PATH_INSIDE: &str = "/run/toolwharf/shim";
-/// Timeout for each message of the host.
+/// Timeout for each message from the host.
 const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for connecting to a port inside. No connection attempt on the same host takes that long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -145,22 +145,22 @@ impl Order {
 
 /// The shim's main function. `args` follow the arguments that select it.
 ///
-/// Only a sandbox starts it; with other arguments it fails immediately. Must not be called from an async runtime, nor
-/// after another thread was started.
+/// Only a sandbox starts the shim; with other arguments, the function fails immediately. Must not be called from an
+/// async runtime, nor after another thread was started.
 #[must_use]
 pub fn shim_main(args: &[OsString]) -> ExitCode {
     let number = |text: &OsString| text.to_str()?.parse().ok();
     let result = match args {
         [channel] => match number(channel) {
             Some(channel) => become_server(channel),
-            None => Err(io::Error::other("only a sandbox starts a shim")),
+            None => Err(io::Error::other("only Toolwharf starts this command")),
         },
         [word, writable @ ..] if word == SEAL => seal_main(writable),
         [word, channel] if word == HELPER_ARGUMENT => match number(channel) {
             Some(channel) => help(channel),
-            None => Err(io::Error::other("only a shim starts a helper")),
+            None => Err(io::Error::other("only Toolwharf starts this command")),
         },
-        _ => Err(io::Error::other("only a sandbox starts a shim")),
+        _ => Err(io::Error::other("only Toolwharf starts this command")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -200,9 +200,9 @@ fn prepare(channel: &mut UnixStream) -> io::Result<Command> {
     channel.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_ORDER_BYTES {
-        return Err(io::Error::other(
-            "its arguments and environment are too long together",
-        ));
+        return Err(io::Error::other(format!(
+            "the server's arguments and environment together exceed {MAX_ORDER_BYTES} bytes"
+        )));
     }
     let mut body = vec![0; length];
     channel.read_exact(&mut body)?;
@@ -231,7 +231,7 @@ fn prepare(channel: &mut UnixStream) -> io::Result<Command> {
     let mut word = [0];
     channel.read_exact(&mut word)?;
     if word != [GO] {
-        return Err(io::Error::other("the host cancelled the start"));
+        return Err(io::Error::other("Toolwharf cancelled the start"));
     }
     Ok(command)
 }
@@ -291,7 +291,7 @@ fn start_helper(ports: &[u16]) -> io::Result<OwnedFd> {
         .stderr(Stdio::null());
     let status = command.status()?;
     if !status.success() {
-        return Err(io::Error::other(format!("the helper for ports: {status}")));
+        return Err(io::Error::other(format!("port helper failed: {status}")));
     }
     Ok(ours.into())
 }

@@ -30,7 +30,7 @@ pub(super) struct Files<'a> {
     /// Paths inside that were requested as writable.
     pub(super) writable: &'a [PathBuf],
     pub(super) plan: &'a Plan,
-    /// Toolwharf's own files. None of them may be visible inside.
+    /// Toolwharf's own files. None of these files may be visible inside.
     pub(super) own: &'a Own,
     /// Paths inside that belong to Toolwharf but may be visible to this server: its package and its volumes.
     pub(super) given: &'a [PathBuf],
@@ -63,7 +63,7 @@ fn filesystem(pid: Pid, files: Files<'_>) -> Result<String, String> {
     for mount in &mounts {
         let at = mount.at.display();
         if mount.is_attached {
-            return Err(format!("`{at}` is attached to the host's mounts"));
+            return Err(format!("the mount `{at}` propagates from the host"));
         }
         let is_scratch = || {
             WRITABLE
@@ -191,7 +191,7 @@ fn reach(pid: Pid, network: &Network) -> Result<String, String> {
         .skip(2)
         .filter_map(|line| line.trim().split(':').next())
         .collect();
-    // Kernels with built-in tunnels put their idle ends into every namespace, down and without an address.
+    // Kernels with built-in tunnel drivers add tunnel devices to every network namespace, down and without an address.
     let others = devices.iter().filter(|&&name| name != "lo").count();
     let routes = read(pid, "net/route")?.lines().count().saturating_sub(1);
     if routes > 0 {
@@ -223,8 +223,8 @@ fn field<'a>(status: &'a str, name: &str) -> Result<&'a str, String> {
         .ok_or_else(|| format!("the kernel does not report `{name}`"))
 }
 
-/// Checks that the system call filter is in force. If this process has a filter itself (in a container), the server
-/// must have one more.
+/// Checks that the system call filter is in force. If this process itself has a filter (in a container), the server
+/// must have one filter more.
 fn system_calls(pid: Pid) -> Result<String, String> {
     let status = read(pid, "status")?;
     if field(&status, "Seccomp")? != "2" {
@@ -259,7 +259,10 @@ fn privileges(pid: Pid, user: u32) -> Result<String, String> {
     }
     let users: Vec<_> = field("Uid")?.split_ascii_whitespace().collect();
     if users.iter().any(|found| *found != user.to_string()) {
-        return Err(format!("it runs as user {}", users.join(", ")));
+        return Err(format!(
+            "it runs as user {} instead of {user}",
+            users.join(", ")
+        ));
     }
     let limits = read(pid, "limits")?;
     let core = limits
@@ -290,8 +293,8 @@ fn apart(pid: Pid, namespace: &str) -> Result<bool, String> {
 }
 
 fn read(pid: Pid, file: &str) -> Result<String, String> {
-    fs::read_to_string(format!("/proc/{}/{file}", pid.as_raw_pid()))
-        .map_err(|error| format!("`/proc/PID/{file}` cannot be read: {error}"))
+    let path = format!("/proc/{}/{file}", pid.as_raw_pid());
+    fs::read_to_string(&path).map_err(|error| format!("`{path}` cannot be read: {error}"))
 }
 
 #[cfg(test)]

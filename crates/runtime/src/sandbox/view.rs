@@ -88,13 +88,13 @@ const ETC: [&str; 26] = [
 /// Files generated for the sandbox, without content from the host.
 const GENERATED: [&str; 3] = ["/etc/group", "/etc/hosts", "/etc/passwd"];
 
-/// Paths that a server's mounts and volumes may not cover and may not be inside.
+/// Paths that a server's mounts and volumes may neither cover nor be inside of.
 const RESERVED: [&str; 12] = [
     "/proc", "/dev", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/etc", "/run",
 ];
 
-/// Paths at which no mount or volume may be, although it may be inside them.
+/// Paths that cannot themselves be a mount or volume, but may contain one.
 const RESERVED_EXACT: [&str; 8] = [
     "/",
     "/tmp",
@@ -124,7 +124,6 @@ pub(super) enum Tmp {
     Disk(PathBuf),
 }
 
-/// The input of [`arguments`].
 pub(super) struct View<'a> {
     pub(super) unit: Confined<'a>,
     pub(super) plan: &'a Plan,
@@ -201,8 +200,11 @@ pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
         if !path.is_absolute() || !plain {
             return refused("has to be an absolute path without `..`");
         }
-        if inside.len() > 180 || inside.chars().any(char::is_control) {
-            return refused("is longer than 180 bytes, or has control characters");
+        if inside.len() > 180 {
+            return refused("is longer than 180 bytes");
+        }
+        if inside.chars().any(char::is_control) {
+            return refused("contains control characters");
         }
         if RESERVED.iter().any(|reserved| path.starts_with(reserved))
             || RESERVED_EXACT.iter().any(|taken| path == Path::new(taken))

@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! - A file system that cannot be mounted is an error. It is never replaced by an empty volume.
-//! - Only [`Volumes::remove`] removes data, and not while an instance uses it.
+//! - Only [`Volumes::remove`] removes data, and only while no instance uses the data.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions, Permissions};
@@ -80,7 +80,7 @@ impl Volumes {
             Error::Failed(format!("{what} for volumes of `{id}`: {error}"))
         };
         let home = self.home(id);
-        private(&home).map_err(|error| failed("cannot make the directory", &error))?;
+        private(&home).map_err(|error| failed("cannot create the directory", &error))?;
         let data = home.join("data");
         let image = home.join("disk.ext4");
         let mut opened = Opened {
@@ -97,7 +97,7 @@ impl Volumes {
                 let scratch = at.join("scratch").join(name);
                 directory(&scratch, None)
                     .and_then(|()| fs::set_permissions(&scratch, Permissions::from_mode(0o1777)))
-                    .map_err(|error| failed("cannot make scratch", &error))?;
+                    .map_err(|error| failed("cannot create the scratch space", &error))?;
                 opened.scratch = Some(scratch);
                 at.join("volumes")
             }
@@ -109,7 +109,7 @@ impl Volumes {
         for path in paths {
             let place = base.join(escape(path));
             directory(&place, owner)
-                .map_err(|error| failed("cannot make the directory", &error))?;
+                .map_err(|error| failed("cannot create the directory", &error))?;
             opened.directories.insert(path.clone(), place);
         }
         Ok(opened)
@@ -131,7 +131,7 @@ impl Volumes {
             return Err("only root can mount a file system of a fixed size".to_owned());
         }
         if !Path::new("/dev/loop-control").exists() {
-            return Err("this host has no loop devices; `modprobe loop`".to_owned());
+            return Err("this host has no loop devices; run `modprobe loop`".to_owned());
         }
         make(image, size)
     }
@@ -160,12 +160,12 @@ impl Volumes {
         at: &Path,
         size: u64,
     ) -> Result<Result<String, String>, Error> {
-        // Unmounts what an earlier run may have left.
+        // Unmounts a file system that an earlier run may have left mounted.
         let _ = unmount(at, UnmountFlags::DETACH);
         let resized = resize(image, size);
         private(&self.directory.join("mounts"))
             .and_then(|()| directory(at, None))
-            .map_err(|error| Error::Failed(format!("cannot make `{}`: {error}", at.display())))?;
+            .map_err(|error| Error::Failed(format!("cannot create `{}`: {error}", at.display())))?;
         let arguments = [
             "-o".as_ref(),
             "loop,nosuid,nodev,discard".as_ref(),
@@ -241,7 +241,7 @@ impl Volumes {
         if mounted.contains_key(id) {
             return Err(Error::Refused {
                 field: "volumes",
-                why: format!("`{id}` is running; stop it first"),
+                why: format!("its server (id `{id}`) is still running; stop it first"),
             });
         }
         let at = self.mount_point(id);
@@ -276,7 +276,7 @@ impl Drop for Opened {
 }
 
 fn make(image: &Path, size: u64) -> Result<(), String> {
-    // The file has another name until it is complete.
+    // The image has a temporary name until it is complete.
     let new = image.with_extension("new");
     let size = size.max(MIN_IMAGE_BYTES);
     let made = OpenOptions::new()
@@ -286,7 +286,7 @@ fn make(image: &Path, size: u64) -> Result<(), String> {
         .mode(0o600)
         .open(&new)
         .and_then(|file| file.set_len(size))
-        .map_err(|error| format!("cannot make `{}`: {error}", new.display()));
+        .map_err(|error| format!("cannot create `{}`: {error}", new.display()));
     let arguments = ["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1"];
     let mut arguments: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
     arguments.push(new.as_os_str());
@@ -393,7 +393,7 @@ pub(super) fn run_with(
             _ => format!("cannot run `{program}`: {error}"),
         })?;
     let deadline = Instant::now() + TOOL_TIMEOUT;
-    // Their output fits into a pipe.
+    // The output of these tools fits into a pipe.
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,

@@ -4,8 +4,8 @@
 //!
 //! - The state is locked from before a fork until the child's process id is in `live`, so a new sentinel gets
 //!   everything that its predecessor knew.
-//! - A sentinel that is to be replaced is killed before its socket is closed. Otherwise it would take the closed socket
-//!   for the host's death.
+//! - A sentinel that is to be replaced is killed before its socket is closed. Otherwise it would mistake the closed
+//!   socket for the host's death.
 //! - Nothing waits for a sentinel that does not read: a full socket counts as a dead sentinel.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub enum Error {
         source: io::Error,
     },
     #[error(
-        "the sentinel `{}` did not report that it is ready; with its arguments, the program must call `sentinel::main`",
+        "the sentinel `{}` did not become ready; started as the sentinel, a program must call `sentinel::main`",
         command.program.display()
     )]
     NotReady {
@@ -163,7 +163,7 @@ impl Link {
     }
 
     /// Adds the first process of a container, to be killed like a leader. It is not a child of this process: the tick
-    /// `started` tells it from a later process with the same id.
+    /// `started` distinguishes it from a later process with the same id.
     pub(crate) fn add_guest(&self, pid: i32, started: u64) {
         let mut state = self.state.lock();
         state.guests.insert(pid, started);
@@ -209,8 +209,8 @@ impl Link {
 
     fn start(&self, greeting: &str) -> Result<(Child, Sentinel), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(|source| self.not_started(source))?;
-        // Sent before the sentinel starts, so it knows everything even if the host dies in the meantime. The socket
-        // buffer is far larger than any greeting.
+        // The greeting is sent before the sentinel starts, so the sentinel knows everything even if the host dies in
+        // the meantime. The socket buffer is far larger than any greeting.
         greet(&ours, greeting).map_err(|source| self.not_started(source))?;
         let mut child = Command::new(&self.command.program)
             .arg0("toolwharf-sentinel")
@@ -256,13 +256,13 @@ impl State {
         text
     }
 
-    /// Sends a line. The greeting of the next sentinel contains it too.
+    /// Sends a change of the list. A later sentinel gets the change with its greeting.
     fn tell(&self, line: &str) {
         if let Some(sentinel) = &self.current
             && send(&sentinel.socket, line.as_bytes()).is_err()
         {
-            // The thread that waits for its exit replaces it. A sentinel that does not read would keep stale process
-            // ids, so kill it.
+            // A sentinel that does not read would keep stale process ids, so kill it. The thread that waits for its
+            // exit starts another.
             sentinel.kill();
         }
     }
@@ -270,7 +270,7 @@ impl State {
 
 impl Sentinel {
     fn kill(&self) {
-        // Fails only if it has been reaped already, which is fine.
+        // Fails only if the sentinel has been reaped already, which is fine.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
@@ -302,12 +302,15 @@ fn watch(link: &Weak<Link>, mut child: Child, generation: u64) {
         }
         tracing::warn!(
             ?status,
-            "the sentinel ended before its host, starting another"
+            "the sentinel ended before Toolwharf did, starting another"
         );
         match link.replace(&mut state) {
             Ok(_) => return,
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "no sentinel");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot replace the sentinel"
+                );
             }
         }
         drop(state);

@@ -19,7 +19,7 @@ const NOBODY: u32 = 65_534;
 pub(crate) struct How<'a> {
     /// True to install as an ordinary user.
     pub(crate) rootless: bool,
-    /// A script that replaces npm. Toolwharf cannot know its options.
+    /// A script that replaces npm, with options that Toolwharf cannot know.
     pub(crate) npm: Option<&'a str>,
     pub(crate) env: &'a [(&'a str, &'a str)],
 }
@@ -46,7 +46,7 @@ impl Ground {
         )
         .unwrap();
         fs::write(at.join("home/secret"), "hunter2").unwrap();
-        // The folder contains only uv, because other tools may be next to uv, such as the Python of its own
+        // The folder contains only uv. In uv's own folder there may be other tools, such as the Python of its
         // environment.
         symlink(uv(), at.join("bin/uv")).unwrap();
         let other = TcpListener::bind("127.0.0.1:0").unwrap();

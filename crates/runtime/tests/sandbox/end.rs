@@ -200,7 +200,7 @@ fn groups(ground: &Ground) -> Vec<u32> {
     pids
 }
 
-/// This simulates an upgrade: the file of the running program is gone.
+/// As in an upgrade, the file of the running program is gone.
 #[tokio::test]
 async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     let ground = Ground::new();

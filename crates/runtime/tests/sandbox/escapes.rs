@@ -2,9 +2,9 @@
 //!
 //! Each layout is a home directory with a program in it, a data directory and a configuration directory. The server
 //! examines every file that it can find. All of Toolwharf's own files and the user's secrets contain [`SECRET`], which
-//! the server must not find. What it finds is compared with the list of visible files. Everything happens in a separate
-//! mount namespace with shared propagation, as systemd creates it. While the server runs, something is mounted below
-//! the shown folders.
+//! the server must not find. The files that it finds are compared with the list of visible files. Everything happens in
+//! a separate mount namespace with shared propagation, as systemd creates it. While the server runs, something is
+//! mounted below the shown folders.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -501,5 +501,5 @@ fn a_mount_of_toolwharfs_own_files_is_refused() {
     };
     let home = Home::new(&layout);
     let why = run(&layout, &home, 0, "true", &[]).err().unwrap();
-    assert!(why.contains("mount a folder without that"), "{why}");
+    assert!(why.contains("mount another folder"), "{why}");
 }

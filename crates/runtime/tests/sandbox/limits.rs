@@ -152,7 +152,7 @@ for number, path in enumerate(sys.argv[1:]):
 print(total)
 "#;
 
-/// Fills these folders, each until there is no space left. Returns how much that was in total.
+/// Fills these folders, each until there is no space left. Returns the total number of bytes.
 async fn fill(ground: &Ground, folders: [&str; 5], sandbox: Sandbox) -> (u64, Instance) {
     let args = [&["-c", FILL_SCRIPT][..], &folders].concat();
     let mut filler = running("/usr/bin/python3", &args);

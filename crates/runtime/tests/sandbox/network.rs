@@ -159,8 +159,8 @@ async fn a_port_inside_is_reached_from_the_host() {
         // Both servers use the same port at the same time, because each has a separate network.
         let named = |name: &str| {
             let mut server = served(8000, network.clone());
-            // A server's port depends on its id. With the process id in it, no other test takes the port while it is
-            // free.
+            // A server's port depends on its id. The id contains the process id, so no other test takes the port while
+            // it is free.
             server.sandbox.id = format!("{name}-{}", std::process::id());
             server
         };

@@ -61,7 +61,6 @@ async fn write(store: &Store, calls: &[NewCall]) {
     store.call_writer().write(&writes).await.unwrap();
 }
 
-/// Writes the outcome of a call.
 async fn finish(store: &Store, end: CallEnd) {
     let writes = [CallWrite::Outcome(end)];
     store.call_writer().write(&writes).await.unwrap();

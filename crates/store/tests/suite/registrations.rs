@@ -224,7 +224,7 @@ async fn rows_of_other_kinds_are_left_alone(db: &Db) {
     }
     assert_error!(store.registration_set_status("one", "x").await, NotFound);
     store.project_delete(&id).await.unwrap();
-    // The rows remain, without their project. Another type makes them visible.
+    // The rows remain, without their project. Changing their type makes them visible.
     let change = "UPDATE kb.agent_workspaces SET container_type = 'mcp_server', name = id
                   WHERE container_type = 'agent' AND status = 's' AND project_id IS NULL";
     run(db, change).await;

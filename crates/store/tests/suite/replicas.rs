@@ -18,7 +18,6 @@ fn new(id: &str) -> NewReplica<'_> {
     }
 }
 
-/// Adds replicas with these ids.
 async fn join(store: &Store, ids: &[&str]) {
     for id in ids {
         store.replica_add(new(id), LONG_LEASE).await.unwrap();
@@ -96,7 +95,7 @@ async fn all_agree_on_who_has_a_lease_that_is_taken_from_the_unreachable() {
     assert_eq!(next[0], next[1]);
     assert_ne!(next[0].as_ref(), Some(&holder));
     assert!(store.lease_list().await.unwrap()[0].fence > fence);
-    // A lost replica takes part in nothing and holds nothing.
+    // A lost replica can take no lease and holds none.
     let next = next[0].clone().unwrap();
     store.replica_remove(&next).await.unwrap();
     assert_eq!(agree(&next, None).await.unwrap(), None);

@@ -55,7 +55,6 @@ impl Db {
         Self::open(location, Place::Server(database)).await
     }
 
-    /// The Postgres database.
     pub(crate) fn database(&self) -> &Database {
         match &self.place {
             Place::Server(database) => database,
@@ -76,7 +75,6 @@ impl Db {
         Store::open(&self.location).await.unwrap()
     }
 
-    /// Adds a project.
     pub(crate) async fn project(&self, id: &str) -> ProjectId {
         let id = project(id);
         let put = self.store.project_put(&NewProject::new(id.clone())).await;
@@ -165,7 +163,6 @@ pub(crate) fn ok<T>(call: impl Future<Output = store::Result<T>>) -> impl Future
     }
 }
 
-/// Asserts the kind of error.
 macro_rules! assert_error {
     ($result:expr, $kind:ident) => {
         match $result {

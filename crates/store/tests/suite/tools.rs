@@ -67,8 +67,8 @@ async fn pins(db: &Db) {
         assert_eq!(first[0].project_id.as_deref(), scope.map(|id| id.as_str()));
         assert_eq!(see(&both).await, first, "the same again changes nothing");
 
-        // A changed definition waits for approval. Another change replaces it, and the pinned definition ends the
-        // waiting.
+        // A changed definition waits for approval. A later change replaces it. If the server lists the pinned
+        // definition again, nothing waits.
         let waiting = see(&[seen("a", "2")]).await;
         assert_eq!(waiting[0].digest, "sha256:1");
         assert_eq!(waiting[0].pending_digest.as_deref(), Some("sha256:2"));

@@ -153,7 +153,7 @@ async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
             .await;
         let begun: Value = serde_json::from_slice(&begun.body).unwrap_or_default();
         let Some(link) = begun["link"].as_str() else {
-            eprintln!("there is no link: {begun}");
+            eprintln!("the response contains no sign-in link: {begun}");
             break;
         };
         if !browser::sign_in(link).await.status.is_success() {

@@ -26,8 +26,8 @@ use rest::configured;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// An environment variable for the server. `KEY` alone takes its value from this environment. Write '${VAR}' to
-    /// keep a secret out of the file. May be given several times.
+    /// An environment variable for the server. `KEY` alone takes its value from the environment of this command.
+    /// Write '${VAR}' to keep a secret out of the file. May be given several times.
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(super) struct Args {
     what: Vec<String>,
 }
 
-/// Options of a URL. They may also be written after it.
+/// Options for a URL. They may also be written after the URL.
 #[derive(Clone, clap::Args)]
 struct RemoteArgs {
     /// A header for the server, "Name: value". May be given several times.
@@ -94,7 +94,7 @@ struct Behind {
     remote: RemoteArgs,
 }
 
-/// Options of the sandbox. Any of them puts the server in a sandbox.
+/// Options of the sandbox. Each of them also turns the sandbox on.
 #[derive(clap::Args)]
 struct ConfinedArgs {
     /// Run the server in a sandbox, without network and without files of this host except its program.
@@ -158,7 +158,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             warn(&server.notices);
             match &server.file {
                 Some(file) => eprintln!(
-                    "added `{name}` to {file} (the gateway at {} has it)",
+                    "added `{name}` to {file} (loaded by the gateway at {})",
                     api.url
                 ),
                 None => eprintln!("added {}", said_name(&server)),
@@ -212,7 +212,7 @@ fn entry(args: &Args, here: impl Fn(&str) -> Option<String>) -> Result<Value, Us
         return match what {
             [text] => json_entry(text),
             _ => Err(Usage(
-                "expected one JSON text after the name, in quotes".into(),
+                "expected one quoted JSON object after the name".into(),
             )),
         };
     }
@@ -488,7 +488,7 @@ mod tests {
         check("n --env K=a=b -- npx -y server", Ok(npx.clone()));
         check("--transport stdio n -e K=a=b npx -y server", Ok(npx));
         check("n uvx", Ok(json!({"command": "uvx"})));
-        // Arguments of the server's command are not parsed as ours.
+        // Arguments of the server's command are not parsed as options of `add`.
         check(
             "n -- x --env A=1 -t -- -o",
             Ok(json!({"command": "x", "args": ["--env", "A=1", "-t", "--", "-o"]})),
@@ -563,7 +563,10 @@ mod tests {
             &["--json", "n", r#"{"command":"x","command":"y"}"#],
             Err("invalid entry"),
         );
-        check_words(&["--json", "n", "{}", "more"], Err("one JSON text"));
+        check_words(
+            &["--json", "n", "{}", "more"],
+            Err("one quoted JSON object"),
+        );
         check("n", Err("required"));
     }
 }

@@ -49,7 +49,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         let tool = tool_lookup::find(&api, args.project.as_ref(), &name).await?;
         name = tool.name.with_context(|| {
             format!(
-                "clients do not see `{}` now; `toolwharf tools ls` shows why",
+                "clients cannot see the tool `{}`; `toolwharf tools ls` shows its state",
                 args.name
             )
         })?;

@@ -88,7 +88,6 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Returns a table of calls.
 pub(super) fn table(calls: &[Call]) -> String {
     print::table(HEAD, calls.iter().map(cells))
 }

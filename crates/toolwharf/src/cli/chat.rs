@@ -72,7 +72,7 @@ enum Ended {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    // Read before Ctrl-C is handled, so that Ctrl-C ends the reading.
+    // The message is read before Ctrl-C is handled, so that Ctrl-C ends the command.
     let message = match args.message.as_deref() {
         Some("-") => Some(stdin()?),
         Some(text) => Some(text.to_owned()),
@@ -80,7 +80,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     if message.as_ref().is_some_and(|text| text.trim().is_empty()) {
-        let why = "the message is empty: pass it as an argument or on standard input, or omit both for a dialogue";
+        let why = "the message is empty: pass it as an argument or on standard input, or run `toolwharf chat` in a terminal for a dialogue";
         return Err(Usage(why.to_owned()).into());
     }
     let chat = Chat {
@@ -118,7 +118,7 @@ impl Chat {
             self.screen.word(&title)?;
         }
         self.screen
-            .note("Ctrl-C cancels a turn and keeps the conversation, Ctrl-D ends")?;
+            .note("Ctrl-C cancels the turn and keeps the conversation; Ctrl-D ends the dialogue")?;
         let mut input = BufReader::new(tokio::io::stdin());
         let mut turns = 0_u32;
         loop {
@@ -202,7 +202,7 @@ impl Chat {
         let mut answer = self.open(serde_json::to_vec(&body)?.into()).await?;
         while let Some(event) = answer.event(SILENCE_TIMEOUT).await? {
             let mut data: Value = serde_json::from_slice(&event.data).context(
-                "unexpected response: the gateway may have a different version of Toolwharf",
+                "cannot read the response: the gateway may run another version of Toolwharf",
             )?;
             if event.event == "conversation" {
                 data["type"] = json!("conversation");

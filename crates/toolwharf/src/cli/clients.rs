@@ -77,7 +77,7 @@ struct Bench {
     keys: Keys,
 }
 
-/// Creates keys: a running gateway, otherwise the database.
+/// Where keys are created: at a running gateway, otherwise in the database.
 enum Keys {
     Gateway(Api),
     Store(Store),
@@ -178,10 +178,12 @@ impl Bench {
     ) -> anyhow::Result<Self> {
         let place = context.place().await?;
         let located = Sources::locate(&context.config, &startup::env)?;
-        let dir = context.dir(Some(&located)).context("HOME is not set")?;
+        let dir = context
+            .dir(Some(&located))
+            .context("no data directory: set HOME, or name one with --data-dir")?;
         let dir = std::path::absolute(dir)?;
         let there = lock::gateway_record(&dir);
-        // A running gateway's own files count, regardless of the files that this command was given.
+        // A running gateway's own files are used, regardless of the files that this command was given.
         let sources = match &there {
             Some(there) => Sources {
                 optional: true,
@@ -271,7 +273,7 @@ impl Bench {
             moved => format!(", and moved {} to Toolwharf", moved.join(", ")),
         };
         eprintln!(
-            "connected {title} in {}{moved}; restart it to apply the change",
+            "connected {title} in {}{moved}; restart {title} to apply the change",
             connected.file
         );
         if let Some(seen) = self.clients.seen(client)
@@ -309,7 +311,7 @@ impl Bench {
         match disconnected.restored.as_str() {
             "whole" => eprintln!("disconnected {title} and restored {}", disconnected.file),
             "entry" => eprintln!(
-                "disconnected {title}: {} has been edited since, so only the entry was removed",
+                "disconnected {title}: {} has been edited since, so only Toolwharf's entry was removed",
                 disconnected.file
             ),
             _ => eprintln!(
@@ -319,7 +321,7 @@ impl Bench {
         }
         if !disconnected.put_back.is_empty() {
             eprintln!(
-                "moved back to its file: {}",
+                "moved back to {title}: {}",
                 disconnected.put_back.join(", ")
             );
         }

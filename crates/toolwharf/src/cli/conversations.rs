@@ -68,7 +68,7 @@ pub(super) fn explained(
             "{error} in project `{project}`; `toolwharf conversation ls --project {project}` lists the conversations"
         ),
         None => anyhow!(
-            "{error} outside of projects; `toolwharf conversation ls` lists the conversations, and one of a project needs --project"
+            "{error} outside of projects; `toolwharf conversation ls` lists the conversations. For a conversation of a project, add --project"
         ),
     }
 }
@@ -131,7 +131,7 @@ fn said(messages: &Value) -> String {
                     print::short(&screen::call(text("name"), &block["input"]), MAX_LINE_CHARS)
                 }
                 "tool_result" => {
-                    // An id may occur again in a later turn.
+                    // A call's id may occur again in a later turn.
                     let mut names = names.iter().rev();
                     let name = names.find(|(id, _)| *id == text("tool_use_id"));
                     let name = name.map_or("", |(_, name)| *name);

@@ -117,7 +117,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
             match dir.as_deref().and_then(lock::holder) {
                 Some(holder) => held(&holder, &mut findings),
                 None => {
-                    findings.ok("no gateway is running here (`toolwharf serve` starts one)");
+                    findings.ok("no gateway is running (`toolwharf serve` starts one)");
                     let settings = config.map(|config| config.settings).unwrap_or_default();
                     port(&settings, &mut findings);
                 }
@@ -350,7 +350,7 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
     if !meta.is_dir() {
         findings.problem(
             format!("the data directory is not a directory: {shown}"),
-            "move the file away, or name another with `data_dir`",
+            "move the file away, or name another directory with `data_dir`",
         );
         return;
     }
@@ -378,7 +378,7 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
         } else if token_meta.uid() != meta.uid() {
             findings.warning(
                 format!("{token} and its directory have different owners"),
-                "remove it; the gateway creates a new one",
+                "remove the file and restart the gateway, which creates a new one",
             );
         }
     }
@@ -391,7 +391,7 @@ fn data_dir(dir: &Path, findings: &mut Findings) {
 fn port(settings: &Settings, findings: &mut Findings) {
     let listen = &settings.listen;
     match TcpListener::bind(listen.as_str()) {
-        Ok(_) => findings.ok(format!("{listen} is free to listen on")),
+        Ok(_) => findings.ok(format!("the address {listen} is free")),
         Err(error) => findings.problem(
             format!("the gateway cannot listen on {listen}: {error}"),
             "end the program that listens there (`ss -ltnp` shows it), or choose another address with `listen` in \
@@ -419,7 +419,7 @@ fn held(holder: &Holder, findings: &mut Findings) {
                     files.join(", ")
                 ),
                 format!(
-                    "pass the same files with --config, end it with `kill {}`, or use another --data-dir",
+                    "pass the same files with --config, end the gateway with `kill {}`, or use another --data-dir",
                     at.pid
                 ),
             );
@@ -450,7 +450,7 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
         };
         server(api, one, here, findings).await;
     }
-    // What remains are findings about entries that the gateway has not loaded.
+    // The remaining findings are about entries that the gateway has not loaded.
     findings.0.extend(missing.into_values());
     if let Err(error) = declared(api, findings).await {
         findings.problem(
@@ -569,7 +569,7 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
             findings.problem(
                 what,
                 format!(
-                    "`toolwharf logs {name}` and `toolwharf events {name}` show more; fix its entry, or run \
+                    "`toolwharf logs {name}` and `toolwharf events {name}` show more; fix the server's entry, or run \
                      `toolwharf disable {name}`"
                 ),
             );

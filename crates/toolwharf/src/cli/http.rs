@@ -20,7 +20,6 @@ use tokio::time::timeout;
 /// Default timeout. The gateway may have to wait for servers and for a file lock.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of a response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Maximum size of an event, in bytes. An event may contain a server's response to a call.
 const MAX_EVENT_BYTES: usize = 256 << 20;
@@ -80,17 +79,17 @@ impl Api {
     /// The URL is not valid for a gateway.
     pub(super) fn new(url: &str, token: Option<String>) -> anyhow::Result<Self> {
         let parsed = url::Url::parse(url)
-            .with_context(|| format!("`{url}` is not a URL; write http://127.0.0.1:6280"))?;
+            .with_context(|| format!("`{url}` is not a URL like http://127.0.0.1:6280"))?;
         if parsed.scheme() != "http" {
             bail!(
-                "`{}` begins with {}://, but the command line speaks plain HTTP only: run it on the gateway's machine and use http://",
+                "`{}` begins with {}://, but the command line speaks plain HTTP only: run the command on the gateway's machine and use http://",
                 model::url_for_display(url),
                 parsed.scheme()
             );
         }
         let host = parsed
             .host_str()
-            .with_context(|| format!("`{url}` contains no host"))?;
+            .with_context(|| format!("`{url}` contains no host; write http://HOST:PORT"))?;
         let authority = format!("{host}:{}", parsed.port().unwrap_or(80));
         Ok(Self {
             url: format!("http://{authority}"),
@@ -104,7 +103,6 @@ impl Api {
         })
     }
 
-    /// Sets a longer timeout.
     pub(super) fn patient(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
@@ -163,7 +161,7 @@ impl Api {
         }
         serde_json::from_slice(&text).with_context(|| {
             format!(
-                "the response of {} is not from Toolwharf or from a different version",
+                "cannot read the response of {}: it is not a Toolwharf gateway, or it runs another version",
                 self.url
             )
         })
@@ -180,7 +178,7 @@ impl Api {
 
     async fn whole(&self, body: Incoming) -> anyhow::Result<Bytes> {
         let read = collect(body, MAX_RESPONSE_BYTES).await;
-        read.map_err(|why| anyhow!("the gateway did not respond in full: {why}"))
+        read.map_err(|why| anyhow!("cannot read the response of {}: {why}", self.url))
     }
 
     fn silent(&self) -> anyhow::Error {

@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     );
     if !report.off.is_empty() {
         eprintln!(
-            "{} of them disabled because something is missing; `toolwharf enable NAME` enables one",
+            "disabled {} of the added servers, because something that they need is missing; `toolwharf enable NAME` enables a server",
             report.off.len()
         );
     }
@@ -115,10 +115,10 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
             };
             let file = client
                 .file(machine)
-                .context("HOME is not set; name the file itself")?;
+                .context("HOME is not set; pass the path of the client's file instead")?;
             if !file.is_file() {
                 bail!(
-                    "{} keeps its servers in {}, which does not exist; name the file itself",
+                    "{} keeps its servers in {}, which does not exist; pass the path of its file instead",
                     from.display(),
                     file.display()
                 );

@@ -92,6 +92,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let installed: Installed = api.post(&of(&["install"]), &body).await?;
     let server = &installed.server;
     say(&tried(&installed));
+    let project = server.project.as_ref();
+    let project = project.map_or_else(String::new, |id| format!(" --project {id}"));
     let question = format!("Enable `{}`?", server.name);
     if let Err(no) = agreed(&question, args.yes) {
         undo(&api, &installed).await?;
@@ -105,13 +107,13 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         None => eprintln!("installed `{}`", enabled.name),
     }
     if installed.unseen.is_some() {
-        eprintln!("`toolwharf login {}` signs in to it", enabled.name);
+        eprintln!("`toolwharf login {}{project}` signs in", enabled.name);
     }
     let server = connected(&api, enabled, args.wait).await?;
     context.print_json(&server)?;
     if context.output == Output::Table && server.status == "blocked" {
         bail!(
-            "`{}` is blocked; `toolwharf get {}` shows why",
+            "`{}` is blocked; `toolwharf get {}{project}` shows why",
             server.name,
             server.name
         );
@@ -149,8 +151,9 @@ fn chosen<'o>(
             .map(|option| option.kind.as_str())
             .collect();
         let kinds: Vec<&str> = kinds.into_iter().collect();
+        let wanted = wanted.map_or_else(String::new, |wanted| format!(" `{wanted}`"));
         bail!(
-            "`{}` has no such option; it has: {}",
+            "`{}` has no installation option{wanted}; its options are: {}",
             found.entry.name,
             kinds.join(", ")
         );
@@ -159,7 +162,7 @@ fn chosen<'o>(
         let wrong: Vec<String> = option
             .refused
             .iter()
-            .map(|wrong| format!("`{}`: {}", wrong.pointer, wrong.detail))
+            .map(ToString::to_string)
             .collect();
         bail!(
             "`{}` cannot be installed: {}",
@@ -170,7 +173,7 @@ fn chosen<'o>(
     Ok(option)
 }
 
-/// Prints text of other parties to the terminal.
+/// Prints untrusted text to the terminal, without control characters.
 fn say(text: &str) {
     eprint!("{}", print::printable(text));
 }

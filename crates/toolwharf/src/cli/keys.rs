@@ -21,7 +21,7 @@ use backend::startup::{self, CliOverrides};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Create a key. It is printed once, on standard output.
+    /// Create a key. Its token is printed once, on standard output.
     Create(CreateArgs),
     /// List the keys of a project, or all keys.
     Ls(ListArgs),
@@ -89,7 +89,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     let mut wanted = json!({ "name": args.name });
     if let Some(text) = &args.expires {
         let wait = print::parse_duration(text)
-            .ok_or_else(|| Usage(format!("invalid time `{text}`: write 90d, 12h or 30m")))?;
+            .ok_or_else(|| Usage(format!("invalid lifetime `{text}`: write a number up to 36500 and a unit, such as 90d, 12h or 30m")))?;
         wanted["expires_at"] = json!(store::now() + wait);
     }
     if args.project.is_some() {
@@ -99,7 +99,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let made: MadeKey = api.post(&keys, &wanted).await?;
     eprintln!(
-        "created the key {} ({}); it is not shown again",
+        "created the key {} ({}); its token is not shown again",
         made.key.id,
         whose(&made.key)
     );

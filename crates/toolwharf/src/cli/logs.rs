@@ -18,7 +18,7 @@ pub(super) struct Args {
     /// Follow the log, even across restarts of the server.
     #[arg(long, short)]
     follow: bool,
-    /// The number of last lines.
+    /// The number of lines to show from the end of the log.
     #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 200)]
     lines: usize,
 }

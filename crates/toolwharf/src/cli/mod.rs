@@ -183,7 +183,6 @@ struct No;
 #[error("cancelled")]
 struct Cancelled;
 
-/// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     names::complete();
     let cli = Cli::parse();
@@ -200,7 +199,7 @@ pub(crate) fn main() -> ExitCode {
     let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: cannot start: {error}");
+            eprintln!("error: cannot start the async runtime: {error}");
             return ExitCode::FAILURE;
         }
     };

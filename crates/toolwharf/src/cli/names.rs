@@ -28,11 +28,10 @@ pub(super) fn complete() {
         .complete();
 }
 
-/// Returns the completion script of a shell.
 pub(super) fn script(shell: clap_complete::Shell) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string());
-    let completer = completer.ok_or_else(|| anyhow::anyhow!("there is no script for {shell}"))?;
+    let completer = completer.ok_or_else(|| anyhow::anyhow!("no completion script for {shell}"))?;
     let mut script = Vec::new();
     completer.write_registration(
         COMPLETION_VARIABLE,

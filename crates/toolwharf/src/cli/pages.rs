@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use super::{Context, Output, http, print};
 
-/// Number of rows per page.
 const PAGE_ROWS: usize = 500;
 
 #[derive(clap::Args)]
@@ -65,7 +64,7 @@ async fn rows<T: DeserializeOwned>(
         let mut page: Map<String, Value> = api.get(&format!("{path}{query}")).await?;
         let more = page.remove(name).unwrap_or_default();
         let more: Vec<T> = serde_json::from_value(more).with_context(|| {
-            format!("the list of {name} is from a different version of Toolwharf")
+            format!("cannot read the list of {name}: the gateway may run another version")
         })?;
         rows.extend(more);
         next = page
@@ -94,7 +93,7 @@ impl<T: Serialize> Listed<T> {
             eprintln!("{none}");
         }
         if self.more {
-            eprintln!("there are older rows; --lines shows more");
+            eprintln!("there are older rows; a larger --lines shows them");
         }
         print::data(&print::table(head, self.rows.iter().map(cells)))
     }

@@ -187,7 +187,6 @@ pub(super) fn one_line(text: &str, width: usize) -> String {
     cut(&printable(text).replace(['\n', '\t'], " "), width)
 }
 
-/// Shortens a line to a width.
 fn cut(cell: &str, width: usize) -> String {
     if cell.chars().count() <= width {
         return cell.to_owned();

@@ -92,7 +92,7 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
     let product = &installed.product;
     let (name, version) = (&product.name, &product.version);
     eprintln!(
-        "`{name}` {version} is installed on project `{project}`: {} servers{}",
+        "`{name}` {version} is installed in project `{project}`: {} servers{}",
         product.servers.len(),
         match installed.removed.as_slice() {
             [] => String::new(),
@@ -109,7 +109,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let listed = pages::all::<Product>(&api, &products, &()).await?;
     for product in listed.rows.iter().filter(|product| product.kept_back > 0) {
         eprintln!(
-            "{} of product `{}` kept back: `toolwharf tools ls --project {project}` shows the servers",
+            "{} of product `{}` kept back: `toolwharf tools ls --project {project}` shows which",
             shown::tools(product.kept_back),
             product.name
         );

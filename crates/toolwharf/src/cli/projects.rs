@@ -105,7 +105,7 @@ async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
     let id = &project.id;
     if is_new {
         eprintln!(
-            "added the project `{id}`; `toolwharf add --project {id} NAME …` gives it a server"
+            "added the project `{id}`; `toolwharf add --project {id} NAME …` adds a server to it"
         );
     } else {
         eprintln!("changed the project `{id}`");

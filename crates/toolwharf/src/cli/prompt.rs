@@ -75,7 +75,6 @@ impl Drop for Silent {
     }
 }
 
-/// Reads all of standard input.
 pub(super) fn stdin() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = io::stdin()

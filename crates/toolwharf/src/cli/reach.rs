@@ -71,7 +71,7 @@ impl Context {
             Place::Gateway(api) => Ok(api),
             Place::Files(_) => {
                 bail!(
-                    "no gateway is running here: start one with `toolwharf serve`, or specify one with --url"
+                    "no gateway is running: start one with `toolwharf serve`, or specify one with --url"
                 )
             }
         }
@@ -107,7 +107,7 @@ impl Context {
         let Some(found) = lock::gateway_record(&dir) else {
             return Ok(None);
         };
-        // If the user named files, a gateway that uses other files does not count.
+        // If the user named files, a gateway that uses other files is ignored.
         let is_named = !self.config.is_empty()
             || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
         if let Some(sources) = sources.filter(|_| is_named)

@@ -63,11 +63,11 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let path = args.named.path(&["call"]);
     let response = send(&api, &path, body.into());
     let Ok(result) = timeout_at(until, response).await else {
-        bail!("no response within {limit} s");
+        bail!("no response within {limit} s; --timeout sets the limit");
     };
     let result = result?;
     let shown: Value = serde_json::from_slice(&result)
-        .context("unexpected response: the gateway may have a different version of Toolwharf")?;
+        .context("cannot read the response: the gateway may run another version of Toolwharf")?;
     if context.output == Output::Json {
         // Prints the server's response byte for byte.
         print::foreign(&(String::from_utf8_lossy(&result).into_owned() + "\n"))?;
@@ -101,7 +101,7 @@ async fn send(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
 /// Returns the error of a call, as the server reported it.
 fn failed(text: &[u8]) -> anyhow::Error {
     let Ok(problem) = serde_json::from_slice::<Problem>(text) else {
-        return anyhow::anyhow!("the call failed with an unreadable error");
+        return anyhow::anyhow!("the call failed, and the gateway's error report is unreadable");
     };
     match problem.mcp {
         Some(error) => {

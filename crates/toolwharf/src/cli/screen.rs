@@ -60,7 +60,7 @@ impl Screen {
                 for one in event["servers"].as_array().into_iter().flatten() {
                     let of = |key: &str| one[key].as_str().unwrap_or_default();
                     let (server, reason) = (of("server"), of("reason"));
-                    self.word(&format!("without the tools of {server}: {reason}"))?;
+                    self.word(&format!("the tools of {server} are missing: {reason}"))?;
                 }
                 Ok(())
             }

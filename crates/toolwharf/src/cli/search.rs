@@ -51,7 +51,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
                 .await?;
             if servers.len() > args.lines as usize {
                 servers.truncate(args.lines as usize);
-                notices.push("there are more servers; --lines shows them".to_owned());
+                notices.push("there are more servers; a larger --lines shows them".to_owned());
             }
             RegistryServers {
                 servers,
@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     };
     warn(&found.notices);
     if found.next.is_some() {
-        eprintln!("there are more servers; --lines shows them");
+        eprintln!("there are more servers; a larger --lines shows them");
     }
     if context.output == Output::Json {
         return print::json(&found.servers);

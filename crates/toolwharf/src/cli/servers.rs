@@ -61,7 +61,7 @@ pub(super) struct SwitchArgs {
     /// A server, or one of its tools as SERVER/TOOL.
     #[arg(value_name = "NAME[/TOOL]", add = names::servers())]
     name: String,
-    /// Only for this project: a server that it owns, or any tool that it sees.
+    /// Change only this project: a server that it owns, or any tool that it sees.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Maximum time to wait until the server connects, in seconds.
@@ -95,7 +95,6 @@ impl NameArgs {
     }
 }
 
-/// Returns the display name of a server.
 pub(super) fn said_name(server: &Server) -> String {
     let name = &server.name;
     match &server.project {
@@ -114,7 +113,7 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
     let servers: Vec<Server> = match context.place_of(args.project.as_ref()).await? {
         Place::Gateway(api) => all_servers(&api, args.project.as_ref()).await?,
         Place::Files(sources) => {
-            eprintln!("no gateway is running: this is what the configuration says");
+            eprintln!("no gateway is running: reading the configuration files");
             let config = load_config(&sources)?;
             config.servers.iter().map(configured).collect()
         }
@@ -138,7 +137,7 @@ pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()
             None => return Ok(()),
         },
         Place::Files(sources) => {
-            eprintln!("no gateway is running: this is what the configuration says");
+            eprintln!("no gateway is running: reading the configuration files");
             let config = load_config(&sources)?;
             let found = config.servers.iter().find(|spec| spec.name == args.name);
             configured(found.ok_or_else(|| unknown(args.name.as_str(), &config))?)
@@ -238,6 +237,9 @@ async fn said(api: &Api, server: &Server, waited: u64) {
                 eprintln!("{}", print::printable(&line));
             }
         }
+        "starting" | "restarting" if waited == 0 => {
+            eprintln!("`{name}` is starting; `toolwharf get {name}{of}` shows its state");
+        }
         "starting" | "restarting" => eprintln!(
             "`{name}` is still starting after {waited} s; `toolwharf get {name}{of}` shows its state"
         ),
@@ -248,7 +250,10 @@ async fn said(api: &Api, server: &Server, waited: u64) {
         "stopped" => eprintln!("`{name}` stays stopped until `toolwharf start {name}{of}`"),
         status => {
             let reason = server.reason.as_deref().unwrap_or("the reason is unknown");
-            eprintln!("not connected ({status}): {}", print::printable(reason));
+            eprintln!(
+                "`{name}` is not connected ({status}): {}",
+                print::printable(reason)
+            );
             let logs = format!("{}?tail={TAIL_LINES}", of_server(id, &["logs"]));
             let tail = api.text(&logs).await.unwrap_or_default();
             for line in tail.lines() {

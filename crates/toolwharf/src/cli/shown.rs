@@ -190,7 +190,7 @@ fn files(all: &[VisibleFile], access: FileAccess) -> String {
     let words = all.map(|one| {
         let mut word = one.path.clone();
         if let Some(host) = one.host.as_ref().filter(|host| **host != one.path) {
-            word.push_str(&format!(" (`{host}` of the host)"));
+            word.push_str(&format!(" (`{host}` on the host)"));
         }
         if !one.hidden.is_empty() {
             word.push_str(&format!(" without {}", one.hidden.join(" and ")));
@@ -213,7 +213,7 @@ fn limits(limits: &Limits) -> String {
 fn uses(used: &Usage) -> String {
     let cpu = used.cpu.map(|cpu| format!("{cpu:.2} cores, "));
     format!(
-        "{}{} (at most {} so far), {} processes and threads",
+        "{}{} (peak {}), {} processes and threads",
         cpu.unwrap_or_default(),
         size(used.memory),
         size(used.memory_peak),

@@ -69,7 +69,7 @@ pub(super) async fn set(
     }
     let name = format!("{}/{}", tool.server, tool.tool);
     eprintln!(
-        "the tool `{}` is changed for project `{project}`",
+        "changed the tool `{}` for project `{project}`",
         print::printable(&name)
     );
     if context.output == Output::Json {

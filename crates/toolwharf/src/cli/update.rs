@@ -90,8 +90,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     }
     if updates.is_empty() {
         bail!(
-            "no server uses a pinned package. Servers in a sandbox do; with `packages = \"pinned\"` under \
-             `[defaults]`, all servers whose command is `npx` or `uvx` do"
+            "no server uses a pinned package. The packages of `npx` and `uvx` are pinned in a sandbox, and outside \
+             with `packages = \"pinned\"` under `[defaults]`"
         );
     }
     if !is_table {
@@ -147,7 +147,7 @@ fn text(update: &Update) -> String {
     }
     if !update.shared_with.is_empty() {
         let others = update.shared_with.join(", ");
-        text.push_str(&format!("  from the same package: {others}\n"));
+        text.push_str(&format!("  servers with the same package: {others}\n"));
     }
     text
 }

@@ -58,7 +58,7 @@ pub(super) enum Error {
     /// An error response of the API server.
     #[error("the Kubernetes API server says: {1} ({0})")]
     Answer(u16, String),
-    #[error("the Kubernetes API server does not answer: {0}")]
+    #[error("cannot reach the Kubernetes API server: {0}")]
     Silent(String),
 }
 
@@ -135,7 +135,7 @@ impl Cluster {
                     // This Secret has values that the author of a resource must not read.
                     Ok(secret) if let Some(whose) = whose(&secret, env) => {
                         return Ok(Err(format!(
-                            "Secret `{name}` is {whose}: use one of yours for `{variable}`"
+                            "Secret `{name}` is {whose}, which servers cannot use: name another Secret for `{variable}`"
                         )));
                     }
                     Ok(secret) => drop(found.insert(name, secret)),
@@ -155,7 +155,7 @@ impl Cluster {
             match String::from_utf8(value.0.clone()) {
                 Ok(value) if !value.contains('\0') => drop(values.insert(variable.clone(), value)),
                 _ => {
-                    return Ok(Err(format!("`{key}` of Secret `{name}` is not text")));
+                    return Ok(Err(format!("`{key}` of Secret `{name}` is not UTF-8 text")));
                 }
             }
         }

@@ -26,11 +26,11 @@ const NOT_CONVERTED: [(&str, &str); 18] = [
     ("serviceAccount", "pods have no service account token"),
     (
         "oidcConfig",
-        "permissions to call are a setting of the gateway: `[auth.NAME]`",
+        "name the issuer of callers' tokens under `[auth.oidc.NAME]` in the gateway's settings",
     ),
     (
         "oidcConfigRef",
-        "permissions to call are a setting of the gateway: `[auth.NAME]`",
+        "name the issuer of callers' tokens under `[auth.oidc.NAME]` in the gateway's settings",
     ),
     (
         "authzConfig",
@@ -38,25 +38,25 @@ const NOT_CONVERTED: [(&str, &str); 18] = [
     ),
     (
         "externalAuthConfigRef",
-        "define a sign-in in the settings, `[logins.NAME]`, and use its token in a variable: `${login:NAME}`",
+        "define a sign-in under `[logins.NAME]` in the gateway's settings, and use its token in a variable: `${login:NAME}`",
     ),
     (
         "authServerRef",
-        "callers sign in at an issuer in the settings: `[auth.NAME]`",
+        "name the issuer at which callers sign in under `[auth.oidc.NAME]` in the gateway's settings",
     ),
-    ("audit", "every call is recorded: `[audit]` in the settings"),
-    ("telemetry", "the gateway has `/metrics`"),
-    ("telemetryConfigRef", "the gateway has `/metrics`"),
+    ("audit", "every call is recorded (settings: `[audit]`)"),
+    ("telemetry", "scrape the gateway's `/metrics`"),
+    ("telemetryConfigRef", "scrape the gateway's `/metrics`"),
     ("toolConfigRef", "list the tools to hide in `disabledTools`"),
     (
         "tools",
-        "list all tools that this key does not name in `disabledTools`",
+        "list in `disabledTools` all tools that this field does not name",
     ),
     ("groupRef", "give the servers of a group the same `project`"),
-    ("replicas", "set the replicas of the gateway in its chart"),
+    ("replicas", "set `replicas` in the gateway's Helm chart"),
     (
         "backendReplicas",
-        "a server has one instance; `sharing` per session is for servers of `mcp.json`",
+        "a server has one instance; only servers of `mcp.json` can have one per session (`\"sharing\": \"session\"`)",
     ),
     ("sessionStorage", "sessions are kept by the gateway"),
     ("rateLimiting", "`maxConcurrency` limits concurrent calls"),
@@ -107,7 +107,7 @@ pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
             one.warn(
                 "apiVersion",
                 &format!(
-                    "{version} is newer than this command, which knows {}",
+                    "{version} is unknown to this command, which converts {}: check the result",
                     known.join(" and ")
                 ),
             );
@@ -121,8 +121,8 @@ pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
     if namespaces.len() > 1 {
         let namespaces = Vec::from_iter(namespaces).join("`, `");
         warnings.push(format!(
-            "they are in several namespaces (`{namespaces}`), but a gateway watches only one, `[kubernetes] watch_namespace`: change `namespace` to \
-             that one, and move their Secrets there as well"
+            "the resources are in several namespaces (`{namespaces}`), but a gateway watches only one, `[kubernetes] watch_namespace`: \
+             change `namespace` to that one, and move their Secrets there as well"
         ));
     }
     (made, warnings)
@@ -203,7 +203,7 @@ impl One<'_> {
                 }
                 key => {
                     let known = NOT_CONVERTED.iter().find(|(known, _)| *known == key);
-                    let what = known.map_or("there is no equivalent", |(_, what)| what);
+                    let what = known.map_or("Toolwharf has no equivalent", |(_, what)| what);
                     self.warn(&at, &format!("is not converted: {what}"));
                 }
             }
@@ -289,7 +289,7 @@ impl One<'_> {
         if theirs.get("requests").is_some() {
             self.warn(
                 "spec.resources.requests",
-                "is not converted: only limits are",
+                "is not converted: only `spec.resources.limits` is",
             );
         }
         let limits: Map<String, Value> = ["cpu", "memory"]
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(names, ["v1alpha1", "v1beta1", "v2"]);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(
-            warnings[0].contains("Secret `x`") && warnings[1].contains("newer"),
+            warnings[0].contains("Secret `x`") && warnings[1].contains("unknown"),
             "{warnings:?}"
         );
     }

@@ -28,7 +28,6 @@ const WORDS: [(&str, &str); 3] = [
 /// Fields that have several types in a registration, each with the only type that a spec allows.
 const NARROWED: [(&str, &str); 1] = [("command", "string")];
 
-/// The API version of the resource.
 pub(crate) fn api_version() -> String {
     format!("{GROUP}/{VERSION}")
 }
@@ -100,7 +99,7 @@ fn spec() -> Value {
                     "required": ["name", "key"],
                     "properties": {
                         "name": {"description": "The Secret.", "type": "string", "minLength": 1},
-                        "key": {"description": "The key in its data.", "type": "string", "minLength": 1},
+                        "key": {"description": "The key in the Secret's data.", "type": "string", "minLength": 1},
                     },
                 }},
             },
@@ -116,7 +115,7 @@ fn spec() -> Value {
         }),
     );
     json!({
-        "description": "The server, as an entry of `mcp.json` describes it.",
+        "description": "The server, described like an entry of `mcp.json`.",
         "type": "object",
         "properties": properties,
         "anyOf": [{"required": ["image"]}, {"required": ["command"]}],
@@ -239,7 +238,7 @@ fn one(form: &Value, all: &Map<String, Value>) -> Map<String, Value> {
                 Value::Object(properties.collect())
             }
             "items" => structural(value, all, None),
-            // Kubernetes drops or keeps unknown fields in any case.
+            // Omitted, because Kubernetes has its own rules for unknown fields.
             "additionalProperties" if value.is_boolean() => continue,
             "additionalProperties" => structural(value, all, None),
             "enum" => {

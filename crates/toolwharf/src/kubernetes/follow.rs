@@ -67,7 +67,6 @@ pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Opti
     }
 }
 
-/// The known resources.
 #[derive(Default)]
 struct Known {
     all: BTreeMap<String, DynamicObject>,

@@ -42,7 +42,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 const AWAY_PAUSE: Duration = Duration::from_secs(5);
 /// Time after a change of a server's state in which its events are reported. They are stored a moment later than the change.
 const EVENTS_WINDOW: Duration = Duration::from_secs(3);
-/// Maximum events of one server that are reported at a time; the newest ones.
+/// Maximum number of events reported at a time for one server. Older ones are skipped.
 const MAX_EVENTS: u32 = 20;
 
 pub(super) struct Look<'a> {
@@ -225,7 +225,7 @@ impl<'a> Look<'a> {
             }
             if *definition != Definition::There(resource.definition) {
                 if self.kept.insert(row.id.clone()) {
-                    tracing::warn!(server = %row.name, "the MCPServer resource was deleted together with the definition: the server continues to run, and can be removed");
+                    tracing::warn!(server = %row.name, "the MCPServer resource was deleted together with its definition: the server continues to run. Apply both again, or unset `watch_namespace` and run `toolwharf rm {}`", row.name);
                 }
                 continue;
             }
@@ -349,7 +349,7 @@ impl<'a> Look<'a> {
     }
 
     /// Removes the server of a resource that is being deleted, step by step. Returns the condition; `None` once the
-    /// resource may go.
+    /// finalizer is removed.
     async fn leave(
         &mut self,
         object: &mut DynamicObject,
@@ -474,7 +474,7 @@ impl<'a> Look<'a> {
             }
             None if memory.id.is_none() => ("", accepted.clone()),
             None => {
-                let why = "the gateway does not have this server: its project is disabled, or the gateway's log has the reason";
+                let why = "the gateway has not loaded this server: its project is disabled, or the gateway's log says why";
                 ("unusable", Condition::new("False", "Unusable", why))
             }
         };
@@ -583,7 +583,7 @@ fn parts(object: &DynamicObject) -> Result<(Value, Wanted), String> {
     {
         if !config::is_variable(variable) {
             return Err(format!(
-                "`spec.{SECRET_ENV}.{variable}`: must be the name of a variable"
+                "`spec.{SECRET_ENV}.{variable}`: a variable name consists of letters, digits and `_`, and does not begin with a digit"
             ));
         }
         let text = |key: &str| {

@@ -11,8 +11,8 @@
 //! - A resource gets the finalizer before its row is created, so that it cannot disappear without its server. The
 //!   server is removed, with its volumes, before the finalizer.
 //! - A server is removed only if its resource is known to be gone. It is kept while the API server is unreachable, and
-//!   if the definition itself is deleted or replaced. The server then continues to run, and belongs to the resource
-//!   with its name once one exists.
+//!   if the definition itself is deleted or replaced. The server then continues to run, and a new resource
+//!   of the same name takes it over.
 //! - Errors in a resource appear in its conditions and affect no other resource. A server whose resource becomes
 //!   invalid continues to run unchanged.
 //! - Values of Secrets are encrypted in the rows, and appear in no status, event or log.

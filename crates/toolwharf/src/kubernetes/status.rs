@@ -9,7 +9,6 @@ use store::Time;
 /// Maximum characters of a condition's message.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// The contents of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     /// `True`, `False` or `Unknown`.
@@ -29,7 +28,6 @@ impl Condition {
     }
 }
 
-/// The contents of a status.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
     pub(super) generation: Option<i64>,

@@ -85,14 +85,13 @@ pub(super) async fn run<T>(
         () = link.keep() => {}
         () = link.listen() => {}
         // The writer waits for the client indefinitely.
-        () = link.stuck.cancelled() => tracing::error!("the client does not read its input: giving up"),
+        () = link.stuck.cancelled() => tracing::error!("the client has stopped reading: ending the session"),
         _ = ended => {}
     }
     link.end().await;
     Ok(())
 }
 
-/// State shared by all requests.
 struct Shared {
     link: Arc<Link>,
     params: Params,
@@ -123,7 +122,7 @@ impl Pipe {
                     Ok(Some(Line::Text(text))) => text,
                     Ok(Some(Line::TooLong { head })) => {
                         let what = format!(
-                            "a message has more than {max_message} bytes (`max_body_bytes`)"
+                            "the message is larger than {max_message} bytes (`[limits] max_body_bytes`)"
                         );
                         let error = RpcError::new(error::INVALID_REQUEST, what);
                         self.shared.refuse(Head::of(&head).id.unwrap_or_default(), &error);
@@ -203,7 +202,9 @@ impl Pipe {
             is_full
         };
         if is_full {
-            let what = format!("{MAX_IN_FLIGHT} requests of this client are already in flight");
+            let what = format!(
+                "{MAX_IN_FLIGHT} requests of this client are already in flight: wait for one to end"
+            );
             self.shared.refuse(frame.id(), &RpcError::internal(what));
             return;
         }

@@ -39,7 +39,6 @@ const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Timeout for messages that are answered immediately: notifications, responses, the end of the session.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum resource subscriptions that are restored when the gateway is back.
 const MAX_SUBSCRIPTIONS: usize = 1024;
@@ -50,7 +49,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ACCEPT_EVENTS: &str = "text/event-stream";
 const ACCEPT_BOTH: &str = "application/json, text/event-stream";
 const ACCEPT_ANY: &str = "*/*";
-/// The id of requests made here. At most one of them is in flight.
+/// The id of this process's own requests. At most one of them is in flight.
 pub(super) const OWN_ID: &str = "\"toolwharf-stdio\"";
 /// Notifications about changed lists, with the capability that announces each.
 const CHANGES: [(&str, &str); 3] = [
@@ -103,15 +102,16 @@ impl Finder {
         match lock::holder(&self.dir) {
             Some(holder) => self.reach(&holder),
             None => bail!(
-                "no gateway runs on {}: start it with `toolwharf serve`",
+                "no gateway runs on the data directory {}: start one with `toolwharf serve`",
                 self.dir.display()
             ),
         }
     }
 
     fn reach(&self, holder: &Holder) -> anyhow::Result<Passage> {
+        let dir = self.dir.display();
         let Some(at) = &holder.at else {
-            bail!("the data directory belongs to {holder}");
+            bail!("the data directory {dir} belongs to {holder}");
         };
         let named = !self.sources.optional;
         if named && !at.works_with(&self.sources) {
@@ -123,9 +123,8 @@ impl Finder {
                 files.join(", ")
             };
             bail!(
-                "the gateway on {} ({holder}) uses other files: {} instead of {}. Pass the same --config, \
+                "the gateway on {dir} ({holder}) uses other configuration files: {} instead of {}. Pass the same --config, \
                  or use --standalone for a separate gateway",
-                self.dir.display(),
                 files(&at.config),
                 files(&lock::absolute(&self.sources)),
             );
@@ -137,7 +136,10 @@ impl Finder {
                 file.display()
             )
         })?;
-        let mut url = url::Url::parse(&at.url).context("the gateway's address is not a URL")?;
+        let mut url = url::Url::parse(&at.url).with_context(|| {
+            let url = &at.url;
+            format!("the gateway published `{url}`, which is not a URL: restart `toolwharf serve`")
+        })?;
         if let Ok(mut path) = url.path_segments_mut() {
             path.clear().push("mcp");
             let Scope {
@@ -287,7 +289,7 @@ impl Link {
         });
         if lost {
             life.over.cancel();
-            tracing::warn!("lost the gateway: {why}");
+            tracing::warn!("lost the connection to the gateway: {why}");
         }
     }
 
@@ -364,7 +366,7 @@ impl Link {
                     .whole()
                     .await
             });
-            sent.await.context("the gateway does not answer")??;
+            sent.await.with_context(|| silent(MESSAGE_TIMEOUT))??;
         }
         let capabilities = answer
             .object()
@@ -444,7 +446,7 @@ impl Link {
             Ok(Err(error)) => {
                 tracing::debug!("a message may not have reached the gateway: {error}")
             }
-            Err(_) => tracing::warn!("the gateway did not accept a message in time"),
+            Err(_) => tracing::warn!("{}", silent(MESSAGE_TIMEOUT)),
         }
     }
 
@@ -587,7 +589,7 @@ impl Link {
             let status = reply.status;
             Ok::<_, PassageError>((status, reply.whole().await?))
         });
-        match answer.await.context("the gateway does not answer")? {
+        match answer.await.with_context(|| silent(HANDSHAKE_TIMEOUT))? {
             Ok((status, _)) if status.is_success() => Ok(()),
             Ok((status, text)) => bail!("{}", said(status, &text)),
             Err(error) => {
@@ -612,7 +614,7 @@ async fn open(passage: &Arc<Passage>, text: Bytes) -> anyhow::Result<(Option<Arc
         Ok::<_, PassageError>((reply.status, id, reply.whole().await?))
     })
     .await
-    .context("the gateway does not answer")??;
+    .with_context(|| silent(HANDSHAKE_TIMEOUT))??;
     let answer = Frame::parse(text.clone(), MAX_DEPTH);
     let Ok(answer) = answer else {
         bail!("{}", said(status, &text));
@@ -634,6 +636,11 @@ async fn open(passage: &Arc<Passage>, text: Bytes) -> anyhow::Result<(Option<Arc
     Ok((Some(Arc::new(life)), answer))
 }
 
+fn silent(limit: Duration) -> String {
+    let limit = limit.as_secs();
+    format!("the gateway did not respond within {limit} s; `toolwharf doctor` checks it")
+}
+
 async fn goodbye(life: &Life) {
     if life.has_session() {
         let deleted = life
@@ -643,7 +650,6 @@ async fn goodbye(life: &Life) {
     }
 }
 
-/// The message in an event.
 pub(super) fn message(event: &mcp::sse::Event) -> Option<Frame> {
     if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
         return None;

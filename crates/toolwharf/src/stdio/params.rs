@@ -1,8 +1,8 @@
 //! `Mcp-Param-*`: arguments that a tool's definition mirrors into headers, for calls that arrive without headers.
 //!
 //! The tool list says which arguments these are, and the client may have it from an earlier connection. So the
-//! definition is fetched when the gateway reports missing headers, and cached until it does so again: a call that is
-//! refused because of its headers was not carried out.
+//! definition is fetched when the gateway reports missing headers, and cached until the next such report. Such a call
+//! can be sent again, because the gateway refused it before it was carried out.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -117,14 +117,14 @@ pub(super) fn modern_headers(frame: &Frame) -> Result<HeaderList, RpcError> {
     let wrong = |what: &str| {
         RpcError::new(
             error::INVALID_REQUEST,
-            format!("Invalid request: {what} cannot be sent in a header"),
+            format!("Invalid request: {what} contains a character that HTTP headers do not allow"),
         )
     };
     let version = frame
         .meta()
         .and_then(|own| own.string(meta::PROTOCOL_VERSION));
     if let Some(version) = version {
-        let version = HeaderValue::from_str(&version).map_err(|_| wrong("the version"))?;
+        let version = HeaderValue::from_str(&version).map_err(|_| wrong("the protocol version"))?;
         headers.push((modern::PROTOCOL_VERSION, version));
     }
     let method = HeaderValue::from_str(frame.method()).map_err(|_| wrong("the method"))?;

@@ -1,5 +1,5 @@
-//! `toolwharf chat` and `toolwharf conversation` through the real binary, with a scripted model. Dialogues also run on
-//! a terminal, which `script` provides.
+//! `toolwharf chat` and `toolwharf conversation` through the real binary, with a scripted model. Dialogues are also
+//! tested on a terminal, which `script` provides.
 
 use std::{
     process::Stdio,
@@ -42,7 +42,7 @@ fn insert_text(reply: &mut Value, text: &str) {
 
 const PRICES: &str = "[agent.prices.claude-test]\ninput = 1000.0\noutput = 1000.0\n";
 
-/// The model's text goes to stdout as data. Tool calls, usage and the hint how to continue go to stderr.
+/// The model's text goes to stdout as data. Tool calls, usage and a hint on how to continue go to stderr.
 #[tokio::test]
 async fn one_turn_streams_its_text_and_shows_its_calls() {
     let mut first = asks(&[
@@ -148,7 +148,7 @@ async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
     let llm = Llm::start(&turns(&[slow, says("Back.")])).await;
     let gateway = gateway(&llm, "").await;
     let mut chat = Process::spawn(at(&gateway, "chat Go"));
-    // Without a message, chat first reads one from stdin, which `Process` holds open. So the message is an argument.
+    // Without a message argument, `chat` would wait for the end of stdin, which `Process` holds open.
     running(&gateway).await;
     chat.signal(Signal::INT);
     let status = chat.wait(DEADLINE).await;
@@ -248,7 +248,7 @@ impl Terminal {
         assert!(done.await.is_ok(), "no {what}: {:?}", self.shown());
     }
 
-    /// Waits for the end of the command, which must have this exit code. Returns everything that it has shown.
+    /// Waits until the command exits, and asserts its exit code. Returns everything that the terminal showed.
     async fn ends(mut self, code: i32) -> String {
         let status = within("the end of the dialogue", DEADLINE, self.child.wait()).await;
         let status = status.expect("waiting for an own child works");
@@ -349,7 +349,7 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     assert!(!shown.contains("> "), "{shown}");
 }
 
-/// A project has separate conversations. The output of a native tool goes to stdout.
+/// Each project has its own conversations. The output of a native tool goes to stdout.
 #[tokio::test]
 async fn a_project_has_conversations_of_its_own() {
     let recipe = json!({ "title": "Soup", "ingredients": ["3 leeks"], "steps": ["Cook."] });
@@ -416,7 +416,7 @@ async fn no_more_chats_at_a_time_than_the_settings_allow() {
     // The refused chat has left no conversation.
     let kept = told(&gateway, "/conversations").await;
     assert_eq!(kept["conversations"].as_array().map(Vec::len), Some(1));
-    let limit = "the limit of chats at a time (1) is reached";
+    let limit = "the limit of concurrent chats (1) is reached";
     fails(&gateway, "chat Hi", 1, limit).await;
     drop(begun);
     let what = "the end of the first chat";

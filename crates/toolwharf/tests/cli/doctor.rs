@@ -1,4 +1,4 @@
-//! `toolwharf doctor` beside a running gateway: it reports what the gateway knows, and each problem once.
+//! `toolwharf doctor` beside a running gateway: it reports what the gateway knows, and each problem only once.
 
 use std::path::Path;
 

@@ -86,7 +86,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
     home.write("token", &gateway.token());
     home.write("wrong", "twh_wrong");
     let url = &gateway.url;
-    // If `--config` names another configuration than the gateway's, the command uses the files of that configuration.
+    // If `--config` names a configuration other than the gateway's, the command uses the files of that configuration.
     let text = format!(
         "
         $ --config other.json ls --data-dir {data} # no gateway

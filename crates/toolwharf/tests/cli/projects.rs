@@ -109,7 +109,7 @@ async fn products_are_installed_from_files() {
         &gateway,
         "
         $ project add a
-        $ product install p.yaml --project a # `search` 1 is installed on project `a`: 1 servers
+        $ product install p.yaml --project a # `search` 1 is installed in project `a`: 1 servers
         $ product ls --project a
         | search  1        web      finds
         ",
@@ -158,7 +158,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
         "
     );
     transcript(&gateway, &text).await;
-    // The key that the command line itself uses comes last.
+    // The last administrator key, which the command line itself uses, cannot be revoked.
     let keys = json_of(&gateway, "key ls").await;
     let admin = &item(&keys, "role", "admin")["id"];
     let revoke = format!("key revoke {}", admin.as_str().expect("an id"));

@@ -38,7 +38,7 @@ async fn a_running_gateway_takes_changes_in_at_once() {
     assert_eq!(two["environment"], json!(["KEY"]));
     assert!(two["pid"].is_u64());
 
-    // The failing server is restarted from time to time.
+    // The failing server is restarted repeatedly, so wait until it is in backoff.
     wait_for("the list to show each state", DEADLINE, async || {
         let table = on(&gateway, "ls").await.code(0).out;
         let states = [
@@ -83,8 +83,7 @@ async fn tools_are_switched_without_a_restart() {
         .connected()
         .await;
     let pid = json_of(&gateway, "get one").await["pid"].clone();
-    // A disabled tool cannot be called in any view, not even in the view of one server, which forwards names that it
-    // does not list.
+    // A disabled tool cannot be called in any view, although the view of a single server forwards unlisted names.
     transcript(
         &gateway,
         "
@@ -195,7 +194,7 @@ async fn logs_outlive_the_process() {
     .await;
     assert!(follow.is_running());
 
-    // A client that follows the log does not keep the gateway from exiting.
+    // A client that follows the log does not prevent the gateway from exiting.
     let mut gateway = gateway;
     gateway.process.signal(rustix::process::Signal::TERM);
     assert!(gateway.process.wait(DEADLINE).await.success());

@@ -180,7 +180,7 @@ async fn logs_are_followed_over_a_restart() {
     };
     assert!(line().await.contains("hello"));
     ok(&gateway, "restart one", "connected: ").await;
-    // Skips output from before the restart, which does not contain the greeting.
+    // Skips the output from before the restart. It does not contain the greeting.
     while !line().await.contains("hello") {}
     following.start_kill().expect("it still runs");
 }
@@ -213,7 +213,7 @@ async fn mistakes_are_told() {
         2$ add one --restart sometimes -- x # on-failure
         2$ add one --port 0 -- x # --port
         2$ add one --port 8080:x -- x # --port
-        # HOST:9000
+        # 8080:9000
         2$ add one --path /x -- x # --port
         1$ add one --max-concurrency 0 -- x # maxConcurrency
         2$ add one --timeout 0 -- x # --timeout

@@ -16,7 +16,7 @@ pub(crate) fn agent(llm: &Llm, more: &str) -> String {
     )
 }
 
-/// Starts a gateway with an agent on this model. `before` and `more` are settings before and in `[agent]`.
+/// Starts a gateway with an agent on this model. `more` is added to the `[agent]` settings, `before` is put above them.
 pub(crate) async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
     let settings = format!("{before}{}", agent(llm, more));
     let setup = setup.settings(&settings);
@@ -53,7 +53,7 @@ pub(crate) async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Valu
     begun.collect(DEADLINE).await
 }
 
-/// Puts something that must be accepted, and returns the result.
+/// Sends a PUT request that must succeed, and returns the result.
 pub(crate) async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
     let reply = ask(gateway, "PUT", path, &body).await;
     assert!(reply.status.is_success(), "{path}: {}", reply.text());

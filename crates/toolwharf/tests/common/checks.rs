@@ -1,4 +1,4 @@
-//! Checks that show the whole text, object or response when they fail. Use them with the name of this module.
+//! Checks that show the whole text, object or response when they fail. Call them as `checks::contains`.
 
 use std::fmt::Display;
 
@@ -30,7 +30,7 @@ pub(crate) fn string(value: &Value, parts: &[&str]) {
     contains(text.unwrap_or_else(|| panic!("no string: {value}")), parts);
 }
 
-/// Asserts that an object has these members, with these values. A missing member is null.
+/// Asserts that an object has these members, with these values. A missing member counts as null.
 #[track_caller]
 pub(crate) fn members(object: &Value, members: Value) {
     for (key, value) in members.as_object().expect("an object") {

@@ -62,7 +62,7 @@ impl Setup {
         }
     }
 
-    /// Uses another version of the gateway.
+    /// Uses this gateway binary, which may be another version.
     pub(crate) fn program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
         self
@@ -97,13 +97,13 @@ impl Setup {
         self.server(name, scripted(name, options))
     }
 
-    /// Adds a scripted stdio server of that name with Toolwharf's options for an entry.
+    /// Adds a scripted stdio server of that name, with these Toolwharf options in its entry.
     pub(crate) fn tuned(self, name: &str, options: Value) -> Self {
         self.server(name, with(scripted(name, &[]), options))
     }
 
-    /// Adds the scripted servers [`KINDS`] with Toolwharf's options for an entry. Returns the processes of the remote
-    /// servers.
+    /// Adds the scripted servers [`KINDS`], with these Toolwharf options in their entries. Returns the processes of the
+    /// remote servers.
     pub(crate) async fn every_kind(self, options: &Value) -> (Self, [Process; 3]) {
         let http = "127.0.0.1:0";
         let mut old = Process::bin("testkit-scripted", ["--http", http]);
@@ -337,7 +337,7 @@ impl Gateway {
         .await;
     }
 
-    /// Waits until this number of calls is at the server.
+    /// Waits until this many calls to the server are in flight.
     pub(crate) async fn in_flight(&self, server: &str, count: u64, limit: Duration) {
         wait_for(&format!("{count} calls in flight"), limit, async || {
             self.metric("calls_in_flight", Some(server)).await == Some(count)

@@ -66,7 +66,7 @@ pub(crate) async fn resource(peer: &mut Peer, uri: &str) -> Value {
     read.result()["contents"][0].clone()
 }
 
-/// Makes this many calls of a holding tool from each client, all at once, and waits for their results.
+/// Makes `rounds` calls of `tool`, which answers after `ms`, from each client at once, and waits for the results.
 pub(crate) async fn hold_many(peers: &mut [Peer], rounds: usize, tool: &str, ms: u64) {
     let mut begun = Vec::new();
     for _ in 0..rounds {

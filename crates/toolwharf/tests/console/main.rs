@@ -71,7 +71,7 @@ fn path() -> String {
     format!("{folder}:{}", std::env::var("PATH").unwrap())
 }
 
-/// The file of a server's answers that a browser test may rewrite.
+/// The file with a server's answers, which a browser test may rewrite.
 const ANSWERS: &str = "answers.json";
 
 /// The entry of a scripted server with the answers of this file.
@@ -268,7 +268,7 @@ async fn c11_hostile_text_stays_text() {
     browse(&gateway, "c11").await;
 }
 
-/// Apps try to leave their sandbox. The test's loopback listener receives no request, even though the apps declare it.
+/// Apps try to leave their sandbox. The test's loopback listener receives no request, though the apps declare it.
 #[tokio::test]
 async fn c11_hostile_apps_stay_framed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -33,10 +33,10 @@ async fn the_page_is_the_same_at_all_of_its_paths_with_a_nonce_of_its_own() {
         let (_, nonce) = policy.split_once("'nonce-").unwrap();
         let (nonce, _) = nonce.split_once('\'').unwrap();
         assert!(reply.text().contains(&format!("nonce=\"{nonce}\"")));
-        assert!(nonces.insert(nonce.to_owned()), "{nonce} comes twice");
+        assert!(nonces.insert(nonce.to_owned()), "{nonce} was used twice");
         assert_eq!(reply.header("cache-control"), Some("no-store"));
     }
-    // A path outside the console is still not found.
+    // Paths outside the console still get 404.
     for path in ["/nothing", "/assets/nothing.js", "/serverss"] {
         assert_eq!(gateway.at(path).get(&[]).await.status, 404, "{path}");
     }

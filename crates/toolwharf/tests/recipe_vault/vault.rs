@@ -248,7 +248,7 @@ async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
     let status = process.wait(DEADLINE).await;
     assert!(status.success(), "{status}: {}", process.stderr());
     let gone = std::net::TcpStream::connect(address);
-    assert!(gone.is_err(), "somebody still listens");
+    assert!(gone.is_err(), "{address} still accepts connections");
 }
 
 #[tokio::test]

@@ -97,7 +97,6 @@ impl<'g> Api<'g> {
         self.ok("DELETE", path, Value::Null).await
     }
 
-    /// Creates a project.
     pub(crate) async fn project(&self, id: &str) -> Value {
         self.put(&format!("/projects/{id}"), json!({})).await
     }

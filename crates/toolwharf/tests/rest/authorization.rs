@@ -238,7 +238,7 @@ async fn every_route_with_every_key() {
             }
         }
     }
-    assert_eq!(file(), before, "a caller without permission changed it");
+    assert_eq!(file(), before, "a refused caller changed the file");
     assert_eq!(own().await, project);
 
     // Callers with permission: each runs the whole table, starting from the same state.

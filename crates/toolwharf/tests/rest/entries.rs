@@ -17,14 +17,14 @@ async fn put(api: &Api<'_>, path: &str, entry: &Value, tag: &str) -> Reply {
         .await
 }
 
-/// Puts an entry, which must be accepted. Returns the answer as text.
+/// Sends an entry with PUT, which must succeed. Returns the response as text.
 async fn saved(api: &Api<'_>, path: &str, entry: &Value, tag: &str) -> String {
     let reply = put(api, path, entry, tag).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.text()
 }
 
-/// Returns what is shown of an entry, which must have no secret, and its tag.
+/// Returns an entry as the API shows it, which must be without secrets, and its tag.
 async fn shown(api: &Api<'_>, path: &str) -> (Value, String) {
     let reply = api.ask("GET", path, "", &[]).await;
     assert!(!reply.text().contains("hidden"), "{}", reply.text());
@@ -131,7 +131,7 @@ async fn entries_of_projects_and_registrations_are_changed_alike() {
     let trial = format!("{path}?dry_run=true");
     problem(&put(&api, &trial, &told["entry"], "*").await, 422);
 
-    // A project key reaches only its own entries, and none in the configuration file.
+    // A project key reaches only its project's entries, and none in the configuration file.
     let own = api.keyed("shop", "manage").await;
     problem(&own.ask("GET", &path, "", &[]).await, 404);
 }

@@ -20,7 +20,7 @@ async fn follow(api: &Api<'_>) -> Streaming {
 async fn until(stream: &mut Streaming, kind: &str, holds: impl Fn(&Value) -> bool) -> Value {
     loop {
         let event = stream.next_event(DEADLINE).await;
-        let event = event.unwrap_or_else(|| panic!("no `{kind}` came"));
+        let event = event.unwrap_or_else(|| panic!("no `{kind}` event arrived"));
         let data = event.json().expect("JSON");
         if event.event.as_deref() == Some(kind) && holds(&data) {
             return data;
@@ -69,7 +69,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     let (id, token) = admin.key("a", "read").await;
     let reader = Api::with(&gateway, &token);
     let mut stream = follow(&reader).await;
-    // Calls of other projects come in between; the reader sees only its own.
+    // Another project's calls come in between; the reader sees only those of its own project.
     for project in ["b", "a"] {
         let call = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {}}});
         let path = format!("/api/v1/mcp/servers/own/call?project={project}");
@@ -86,7 +86,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     stream.closed(DEADLINE).await;
 }
 
-/// Makes a streamed call. Returns its events and its final event.
+/// Makes a streamed call. Returns its events, the final one separately.
 async fn streamed(api: &Api<'_>, body: &Value) -> (Vec<Event>, Event) {
     let (path, body) = ("/api/v1/mcp/servers/one/call", body.to_string());
     let reply = api.ask("POST", path, body, &[ACCEPT_STREAM]).await;

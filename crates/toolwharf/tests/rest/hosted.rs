@@ -78,7 +78,7 @@ async fn u06_a_key_calls_the_servers_of_its_project() {
     let told = caller.ask("POST", path, progress, &stream).await;
     assert_eq!(told.status, 200);
     assert_eq!(told.messages().len(), 3, "{}", told.text());
-    // The calls are recorded for the project and the key.
+    // The project's call records name the key as the caller.
     let calls = admin.get("/calls?project=a").await;
     let calls = calls["calls"].as_array().expect("calls").iter();
     let callers: Vec<&str> = calls.filter_map(|call| call["caller"].as_str()).collect();

@@ -28,8 +28,8 @@ async fn the_document_is_the_one_that_is_checked_in() {
     let kept = std::fs::read_to_string(file()).unwrap_or_default();
     assert!(
         kept == text,
-        "docs/openapi.json is not what the routes say: have it written with \
-         `TOOLWHARF_UPDATE=1 cargo nextest run -p toolwharf --test rest the_document`, and look at the difference"
+        "docs/openapi.json is out of date; run and review: TOOLWHARF_UPDATE=1 cargo nextest run -p toolwharf \
+         --test rest the_document"
     );
 
     // The document has every route of the table and everything that it references.
@@ -75,7 +75,7 @@ async fn the_page_of_the_documentation_needs_nobody_else() {
     let unsafe_words = policy.replace("style-src 'unsafe-inline'", "");
     assert!(!unsafe_words.contains("unsafe"), "{policy}");
     let page = reply.text();
-    assert!(!page.contains("://"), "nothing is loaded from other hosts");
+    assert!(!page.contains("://"), "the page contains a full URL");
     // A page of another origin cannot read the document.
     let foreign = [("origin", "http://evil.example.com")];
     let reply = gateway.at("/openapi.json").get(&foreign).await;

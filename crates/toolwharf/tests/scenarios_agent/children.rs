@@ -225,7 +225,7 @@ async fn a11_a_stdio_gateway_ends_with_its_client() {
     gone(&pids, true, Duration::from_secs(2)).await;
 }
 
-/// A call in flight is answered before its server is stopped. A listening stream delays nothing.
+/// A call in flight is answered before its server is stopped. A listening stream does not delay the gateway's exit.
 #[tokio::test]
 async fn calls_in_flight_finish_when_the_gateway_stops() {
     let mut gateway = Setup::new()
@@ -286,8 +286,8 @@ async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
         own.len(),
         mb(anonymous)
     );
-    assert!(mb(anonymous) < 20.0, "{anonymous} KiB");
+    assert!(mb(anonymous) < 20.0, "private memory: {anonymous} KiB");
     if !cfg!(debug_assertions) {
-        assert!(mb(all) < 50.0, "{all} KiB");
+        assert!(mb(all) < 50.0, "total memory: {all} KiB");
     }
 }

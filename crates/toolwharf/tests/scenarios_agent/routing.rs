@@ -124,7 +124,7 @@ async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
     let mut warnings = warnings.filter(|line| line.contains("both offer the tool"));
     let warning = warnings.next().unwrap();
     checks::contains(warning, &["WARN", "`zeta`"]);
-    checks::contains(warning, &["the agent uses the one of `beta`"]);
+    checks::contains(warning, &["the agent uses the tool of `beta`"]);
     assert_eq!(warnings.next(), None);
 }
 
@@ -166,7 +166,7 @@ async fn a07_a_native_tool_makes_no_traffic_to_servers() {
     let before = frames(&file).len();
     let events = replied(say(&gateway, "Go").await, "Done.");
     assert_eq!(of(&events, "native")[0]["payload"], recipe());
-    assert_eq!(frames(&file).len(), before, "the server was sent something");
+    assert_eq!(frames(&file).len(), before, "the server received a message");
     // The native call did not reach the server: this later call is the first that the server receives.
     gateway.legacy().await.tool("echo", json!({})).await;
     assert_eq!(calls(&file), ["echo"]);

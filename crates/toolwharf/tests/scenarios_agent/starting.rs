@@ -16,7 +16,7 @@ use crate::common::{
 };
 
 /// By default the agent starts servers one by one. The first failure fails the first chat and is named in the error.
-/// Servers started for it are stopped, later ones are not started. The next chat tries again.
+/// Servers started before it are stopped, later ones are not started. The next chat tries again.
 #[tokio::test]
 async fn a10_the_first_server_that_does_not_start_fails_the_first_chat() {
     let setup = Setup::new();
@@ -70,7 +70,7 @@ async fn a10_a_failing_server_is_named_or_left_out_as_the_settings_say() {
     assert_eq!(offered(&llm.requests().await[0]), ["read_result", "tool_0"]);
 }
 
-/// Unused servers are started by the first chats, each once. Later chats use the running servers.
+/// The first chats start unused servers, each only once. Later chats use the running servers.
 #[tokio::test]
 async fn a12_racing_first_chats_start_each_server_once() {
     let setup = Setup::new();

@@ -18,7 +18,7 @@ use crate::common::{
     with,
 };
 
-/// A chat with a call in flight ends with the gateway, and so does the server.
+/// If the gateway stops during a call, the chat and the server end, too.
 #[tokio::test]
 async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
     let call = asks(&[

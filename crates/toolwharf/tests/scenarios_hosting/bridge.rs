@@ -126,7 +126,7 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
         assert_eq!(echo["structuredContent"], json!({"n": asked}), "{echo}");
         let counter = host.tool(&id, "counter", json!({})).await;
         let counter = &counter["structuredContent"];
-        assert!(counter["max"].is_u64(), "of another call: {counter}");
+        assert!(counter["max"].is_u64(), "from another call: {counter}");
         counter["now"] == 0
     })
     .await;
@@ -171,7 +171,7 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
     };
     let (first, (waited, (refused, meanwhile))) = tokio::join!(first, others);
     assert_eq!(refused.status, 503, "{}", refused.text());
-    assert_eq!(meanwhile, [1, 4], "it was not refused at once");
+    assert_eq!(meanwhile, [1, 4], "the call was not refused at once");
     let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!(retry >= 1);
     assert_eq!(body(&refused)["mcp"]["data"]["reason"], "server_busy");

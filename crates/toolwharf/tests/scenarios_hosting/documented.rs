@@ -10,8 +10,8 @@ const PAGE: &str = include_str!("../../../../docs/quick-start.md");
 
 /// Returns the part of the page from `begin` to the end of the block.
 fn block(begin: &str) -> &'static str {
-    let (_, rest) = PAGE.split_once(begin).expect("the page has it");
-    let (block, _) = rest.split_once("```").expect("blocks end");
+    let (_, rest) = PAGE.split_once(begin).expect("the page contains `begin`");
+    let (block, _) = rest.split_once("```").expect("the block ends");
     block
 }
 

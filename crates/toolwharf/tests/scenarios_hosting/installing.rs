@@ -25,7 +25,7 @@ use crate::{
     support::{Host, LONG_DEADLINE, Platform, Site, assert_enforced, docker},
 };
 
-/// A registry: its response to each path, ignoring the query. By default it has nothing.
+/// A registry: its response to each path, ignoring the query. By default it is empty.
 #[derive(Clone, Default)]
 pub(crate) struct Listed(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
@@ -342,7 +342,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
     done.says("/bundle:ro");
     let place = host.called("good", "where", json!({})).await;
     assert_eq!(place, "here false");
-    refused(&site, &["swapped", "--yes"], "its hash is").await;
+    refused(&site, &["swapped", "--yes"], "the SHA-256 of the MCPB file is").await;
     // A server that does not start leaves nothing behind, and removes no other server's bundle.
     let broken = ["broken", "--yes", "--set", "word=x"];
     refused(&site, &broken, "nothing was installed").await;

@@ -27,7 +27,7 @@ pub(crate) fn config() -> String {
 
 /// Runs a command. Returns its output, or what it wrote to stderr if it failed.
 fn output(command: &mut Command) -> Result<String, String> {
-    let output = command.output().expect("it is started");
+    let output = command.output().expect("the command starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.success() {
         true => Ok(text(&output.stdout)),
@@ -83,5 +83,5 @@ pub(crate) fn kill(container: &str) {
     let socket = Path::new(&config).with_file_name("containerd.sock");
     let mut ctr = Command::new("/usr/bin/ctr");
     ctr.arg("--address").arg(socket).arg("--namespace=k8s.io");
-    output(ctr.args(["tasks", "kill", "--signal=SIGKILL", container])).expect("it is killed");
+    output(ctr.args(["tasks", "kill", "--signal=SIGKILL", container])).expect("killed");
 }

@@ -60,7 +60,7 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
         }
         proxy.be(Way::Open);
         goes_on(&host, &id, &before).await;
-        // Exits in the meantime are noticed afterwards.
+        // A server exit during the outage is noticed afterwards.
         proxy.be(way);
         host.kill_server(&id, "away");
         gone(host.platform, &id, "away").await;
@@ -72,7 +72,7 @@ async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothi
     }
 }
 
-/// A machine that loses power closes no connection. Here, it is between the gateway and the API server.
+/// A machine between the gateway and the API server loses power, which closes no connection.
 #[tokio::test]
 async fn d07_kubernetes_connections_that_are_lost_in_silence_are_made_again() {
     let (site, proxy) = proxied().await;
@@ -129,7 +129,7 @@ async fn d07_kubernetes_a_watch_that_is_too_old_is_begun_anew() {
     host.stop().await;
 }
 
-/// The gateway is killed when the Secret or the pod exists and the gateway does not know it yet.
+/// The gateway is killed after the Secret or the pod was created, before the response has reached the gateway.
 #[tokio::test]
 async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_that_runs_twice() {
     for what in ["secrets", "pods"] {

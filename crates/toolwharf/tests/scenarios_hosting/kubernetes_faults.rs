@@ -43,7 +43,7 @@ async fn d07_kubernetes_a_class_that_is_not_what_it_promises_runs_nothing() {
     site.reconfigure("\"gvisor\"", "\"not-gvisor\"");
     let host = site.start().await;
     let (id, why) = reason(&host, site.entry("promised", &[])).await;
-    checks::contains(&why, &["kernel is not gVisor's but `Linux"]);
+    checks::contains(&why, &["but its kernel is `Linux"]);
     stop(host, &[&id]).await;
 }
 
@@ -178,7 +178,7 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     assert!(!host.is_marked(&id).await);
     assert_eq!(kubernetes::containers(&id).len(), 1);
 
-    // A pod that cannot be deleted is waited for, and nothing is started beside it.
+    // The gateway waits for a pod that cannot be deleted, and starts nothing beside it.
     let keep = |finalizers: &str| {
         let patch = format!("--patch={{\"metadata\": {{\"finalizers\": {finalizers}}}}}");
         kubectl(&["patch", "pod", &pod, "--type=merge", &patch]);
@@ -218,7 +218,7 @@ async fn d07_kubernetes_a_pod_that_does_not_start_is_told_with_the_clusters_reas
             .as_str()
             .unwrap_or_default()
             .clone_into(&mut why);
-        why.contains("does not start within")
+        why.contains("did not start within")
     })
     .await;
     checks::contains(&why, &["FailedCreatePodSandBox: ", "nowhere"]);
@@ -263,9 +263,9 @@ async fn d07_kubernetes_an_allow_list_is_a_policy_of_addresses() {
         let network = json!({"network": {"allow": [entry]}});
         site.entry_with("allowed", &[], network)
     };
-    // A host name would have to be resolved repeatedly.
+    // A host name is refused, because it would have to be resolved repeatedly.
     let refused = host.refused(allow("api.example.com:443"), "/network");
-    checks::contains(&refused.await, &["`api.example.com` is a name"]);
+    checks::contains(&refused.await, &["`api.example.com` is a host name"]);
     let id = host.host(allow("192.0.2.1:443")).await;
     let told = host.status(&id).await;
     assert_enforced(&told, "network", false, &["192.0.2.1:443", "not known"]);

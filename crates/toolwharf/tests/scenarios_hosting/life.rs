@@ -51,7 +51,7 @@ async fn h08_registered_servers_are_back_when_the_product_is(platform: Platform)
             ready.push(at(&host.happened(id, "ready", times).await[times - 1]));
         }
         let spread = *ready.iter().max().unwrap() - *ready.iter().min().unwrap();
-        // If the servers started one after the other, they would be three starts apart.
+        // If the servers started one after the other, the last would be ready three starts after the first.
         assert!(spread.num_seconds() < 3 * DELAY_S, "{spread}");
     };
     let host = site.start().await;
@@ -116,7 +116,7 @@ async fn h09_a_server_that_crashed_or_was_killed_is_back_in_5_s(platform: Platfo
     let start = Instant::now();
     let crashed = host.call(&id, "crash", json!({"code": 7})).await;
     assert!(crashed.status.is_server_error(), "{}", crashed.text());
-    checks::contains(crashed.text(), &["went away"]);
+    checks::contains(crashed.text(), &["disconnected"]);
     host.answers(&id).await;
     let took = start.elapsed();
     assert!(took < Duration::from_secs(5), "{platform:?}: {took:?}");
@@ -230,7 +230,7 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
     assert_eq!(first[0]["detail"]["waitSeconds"], 5);
     assert_eq!(host.events_of(&id, "crashed").await.len(), 4);
 
-    // Waits the first backoff in real time and checks the announced next one. A soak run also waits the next two.
+    // Waits for the first backoff in real time and checks the announced next one. A soak run waits for two more.
     let waits_for_real: &[u64] = if soak() { &[5, 15, 45] } else { &[5] };
     let rungs = [5, 15, 45, 120];
     for (at_rung, seconds) in waits_for_real.iter().enumerate() {
@@ -360,7 +360,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
     assert_eq!(stubborn_after.len(), 1);
     assert_ne!(stubborn_before, stubborn_after);
     assert!(!host.is_marked(&stubborn_id).await);
-    // Ends the stubborn server. Otherwise the test would wait ten seconds at its next stop, or thirty at the product's.
+    // Ends the stubborn server. Otherwise its next stop would take ten seconds, or the product's stop thirty.
     host.call(&stubborn_id, "crash", json!({"code": 1})).await;
     host.until(&stubborn_id, "failed").await;
     let after = host.instances(&id, &name);

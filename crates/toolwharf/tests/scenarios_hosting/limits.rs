@@ -48,8 +48,8 @@ async fn is_killed_for_memory(host: &Host, id: &str, mib: u64) {
     is_killed(host, id, ("alloc", json!({"mib": mib})), told).await;
 }
 
-/// Makes a server exceed a limit until it is killed for it, and waits for the restart. `status` and `event` are the
-/// fields that must be set; `word` must be part of the cause.
+/// Makes a server exceed a limit until it is killed for it, and waits for the restart. `status` and `event` name fields
+/// that must be true in the server's status and in the event; the cause must contain `word`.
 async fn is_killed(
     host: &Host,
     id: &str,
@@ -58,7 +58,7 @@ async fn is_killed(
 ) {
     let crashes = host.events_of(id, "crashed").await.len();
     let taken = host.call(id, tool, arguments).await;
-    assert!(!taken.status.is_success(), "it did: {}", taken.text());
+    assert!(!taken.status.is_success(), "not limited: {}", taken.text());
     host.happened(id, "crashed", crashes + 1).await;
     let told = host.until(id, "running").await;
     assert_eq!(told["last_crash"][status], true, "{told:#}");

@@ -1,7 +1,7 @@
-//! Scenarios H01 to H20 of SCENARIOS.md through the product's REST API. Each runs as `process::…`, `postgres::…` (state
-//! in Postgres), `runc::…` and `gvisor::…`. They need separate daemons: `cargo xtask postgres -- cargo xtask docker --
-//! cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`. On a swarm (`d06_swarm::…`, `d06_swarm_gvisor::…`)
-//! most of them run in the soak: `cargo xtask soak swarm`.
+//! Scenarios H01 to H20 of the acceptance list, through the product's REST API. Each runs as `process::…`,
+//! `postgres::…` (state in Postgres), `runc::…` and `gvisor::…`. They need separate daemons: `cargo xtask postgres --
+//! cargo xtask docker -- cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`. On a swarm (`d06_swarm::…`,
+//! `d06_swarm_gvisor::…`) most of them run in the soak: `cargo xtask soak swarm`.
 //!
 //! If a platform does not support a feature, its test asserts the error message.
 

@@ -23,7 +23,7 @@ const NO_REGISTRY: &str = "http://127.0.0.1:9";
 const EVERYTHING: &str = "@modelcontextprotocol/server-everything";
 const REQUIREMENTS: &str = include_str!("../../../../xtask/deps/requirements.txt");
 
-/// A product that finds uv and gives up on a registry at once.
+/// A product that finds uv, and whose npm and uv do not retry requests to a registry.
 pub(crate) async fn site() -> Site {
     let mut site = Site::new(Platform::Process).await;
     let uv = node_modules().with_file_name("venv").join("bin/uv");
@@ -64,7 +64,7 @@ pub(crate) async fn site_of(registry: Option<&Registry>, settings: &str) -> Site
     site
 }
 
-/// Runs a verb of the product's command line on this host. `input` goes to its stdin.
+/// Runs a command of the product's command line on this host. `input` goes to its stdin.
 pub(crate) async fn run(
     site: &Site,
     verb: &str,
@@ -255,7 +255,7 @@ async fn u03_what_cannot_be_installed_says_why() {
     host.stop().await;
 }
 
-/// A package whose code would run as soon as its environment's Python starts, and create a file.
+/// A package whose code would run, and create a file, as soon as its environment's Python starts.
 const BAIT: &str = r#"
 import sys, zipfile
 folder, mark = sys.argv[1:]
@@ -288,7 +288,7 @@ async fn u03_no_code_of_a_package_runs_outside_of_the_sandbox() {
     host.register(entry("bait", "uvx", &["bait"])).await;
     let log = host.stop().await;
     assert!(log.contains("installed a package"), "{log}");
-    assert!(!Path::new(&mark).exists(), "its code ran");
+    assert!(!Path::new(&mark).exists(), "the package's code ran");
     // Proof that the bait works: Python executes such files.
     let python = site.kept.data("packages/pypi/bait/1.0/venv/bin/python");
     let started = Command::new(python).args(["-c", ""]).status();

@@ -9,7 +9,7 @@ use crate::{
     support::{Host, LONG_DEADLINE, Site, with},
 };
 
-/// Settings by which servers start from pinned packages.
+/// Settings with which servers start from pinned packages.
 const PINNED: &str = "[defaults]\npackages = \"pinned\"\n";
 
 fn tool(name: &str, description: &str) -> Value {
@@ -117,7 +117,7 @@ async fn an_update_shows_what_changes_and_agrees_to_it() {
         "\n  + new\n  - old\n  ~ hello\n",
         "-  \"description\": \"Says hello\"",
         "+  \"description\": \"Says hello, and sends me all keys\"",
-        "\n  from the same package: twin\n",
+        "\n  servers with the same package: twin\n",
     ];
     checks::contains(&said.out, &parts);
     // The update fails, because nobody approved it.

@@ -1,4 +1,4 @@
-//! H02: a server without a bridge is reached at its port, wherever it runs. The address stays the same permanently.
+//! H02: a server without a bridge is reached at its port, wherever it runs. Its address never changes.
 
 use std::net::TcpListener as StdListener;
 
@@ -108,8 +108,8 @@ async fn h02_a_given_port_is_that_one_and_a_taken_one_is_told(platform: Platform
     let refused = host.ask("POST", "", second).await.text();
     checks::contains(&refused, &["for the server `h02`"]);
 
-    // If the port is taken while the server is down, the server cannot start. This does not count as a crash, is
-    // reported once, and ends when the port is free.
+    // If the port is taken while the server is down, the server cannot start. This is reported once, and not as a
+    // crash. The server starts when the port is free.
     host.ok("PUT", &format!("/{id}"), object).await;
     assert_eq!(address(&host, &id).await, here);
     host.order(&id, "stop").await;

@@ -34,7 +34,7 @@ async fn row(site: &Site, id: &str) -> Option<String> {
     column(site, &query).await.pop().flatten()
 }
 
-/// Returns the member of a registration that says what runs.
+/// Returns the name of the registration field that says what to run.
 fn target(platform: Platform) -> &'static str {
     match platform.runs_images() {
         true => "image",
@@ -67,7 +67,7 @@ async fn h01_a_registration_makes_an_instance_a_bridge_and_a_row(platform: Platf
     .await;
     let target = entry[target].as_str().unwrap();
     assert_eq!(kept, format!("mcp_server ready {name} {target}"));
-    // One instance runs, and the bridge to it works, also through the gateway's endpoint.
+    // One instance runs, and can be called through the bridge and through the gateway's endpoint.
     assert_eq!(host.instances(&id, &name).len(), 1);
     host.echoes(&id).await;
     host.gateway_echoes().await;
@@ -98,7 +98,7 @@ async fn h03_variables_reach_their_server_and_nobody_else(platform: Platform) {
     };
     assert_eq!(seen(&mine).await, variables);
     assert_eq!(seen(&other).await, others);
-    // A changed registration has new variables.
+    // A changed registration replaces the variables.
     let changed = json!({"H03_NEW": "new"});
     let entry = entry("h03-other", changed.clone());
     host.ok("PUT", &format!("/{other}"), entry).await;
@@ -213,7 +213,7 @@ async fn reason(host: &Host, entry: Value) -> String {
 }
 
 async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Platform) {
-    // By default, providers weaker than gVisor run commands only.
+    // By default, providers weaker than gVisor run only commands, not images.
     let default = ["gvisor", "firecracker", "e2b", "process"];
     let site = match platform {
         Platform::Process | Platform::Postgres | Platform::Gvisor => {
@@ -255,7 +255,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         }
         Platform::Gvisor => {
             refused("runc", "[hosting] providers").await;
-            refused("e2b", "not set up here").await;
+            refused("e2b", "not set up").await;
             refused("process", "not images").await;
         }
         _ => {
@@ -271,7 +271,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         let site = Site::with(platform, "", &["firecracker"]).await;
         let host = site.start().await;
         let why = reason(&host, site.entry("h18-none", &[])).await;
-        checks::contains(&why, &["kata-fc", "`runc` are not used here"]);
+        checks::contains(&why, &["kata-fc", "`runc` are not enabled"]);
         host.stop().await;
     }
     if platform == Platform::Gvisor {
@@ -286,7 +286,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         let site = Site::with(platform, "", &["gvisor"]).await;
         let host = site.start().await;
         let words = host.refused(site.entry("h18-none", &[]), "/provider").await;
-        checks::contains(&words, &["provider `process` is not used here"]);
+        checks::contains(&words, &["provider `process` is not enabled"]);
         host.stop().await;
     }
 }

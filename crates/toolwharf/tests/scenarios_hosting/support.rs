@@ -15,7 +15,7 @@ use crate::{
 
 /// The variable with the address of the test Docker daemon.
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
-/// Deadline for each wait. Only a failure takes this long. gVisor containers take seconds to start on a busy machine.
+/// Deadline for each wait, reached only if the test fails. gVisor containers take seconds to start on a busy machine.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(90);
 
 /// Turns each function `async fn name(platform: Platform)` into a test `module::name` on this platform.
@@ -93,7 +93,7 @@ impl Platform {
         )
     }
 
-    /// Returns whether servers are images on this platform, and not commands.
+    /// Returns whether servers on this platform run as images, not as commands.
     pub(crate) fn runs_images(self) -> bool {
         self.is_docker() || self.is_swarm() || self.is_kubernetes()
     }
@@ -269,7 +269,7 @@ impl Host {
         within(&format!("{method} {path}"), LONG_DEADLINE, answer).await
     }
 
-    /// Returns the names of a server's own tools.
+    /// Returns the native names of a server's tools.
     pub(crate) async fn tools(&self, id: &str) -> Vec<String> {
         let list = json!({"method": "tools/list"});
         let answer = body(&self.request(id, list).await.unwrap());
@@ -332,7 +332,6 @@ impl Host {
         text
     }
 
-    /// Sends one request to a server.
     pub(crate) async fn request(&self, id: &str, body: Value) -> Result<Reply, String> {
         let client = self.running.admin(&format!("/mcp/servers/{id}/call"));
         let client = client.with("accept", "application/json");
@@ -385,7 +384,7 @@ impl Host {
         .await;
     }
 
-    /// Asserts that the server answers a call with what it was sent.
+    /// Asserts that the tool `echo` of the server returns its arguments.
     pub(crate) async fn echoes(&self, id: &str) {
         let echo = self.tool(id, "echo", json!({"n": 1})).await;
         assert_eq!(echo["structuredContent"]["n"], 1);
@@ -515,7 +514,6 @@ pub(crate) fn refusal(reply: &Reply) -> (u16, Vec<String>) {
     (reply.status.as_u16(), pointers.collect())
 }
 
-/// Returns the body of a response.
 pub(crate) fn body(reply: &Reply) -> Value {
     serde_json::from_str(&reply.text()).unwrap_or_else(|_| panic!("no JSON: {}", reply.text()))
 }

@@ -51,7 +51,7 @@ async fn h19_volumes_outlive_instances_and_the_product(platform: Platform) {
     let scratch = host.tool(&id, "read", scratch).await;
     assert_eq!(
         scratch["isError"], true,
-        "it outlives an instance: {scratch}"
+        "/tmp outlives an instance: {scratch}"
     );
     host.stop().await;
 

@@ -184,7 +184,7 @@ async fn d08_variables_come_from_secrets_and_are_seen_nowhere_else() {
         seen += &String::from_utf8_lossy(&bytes);
     }
     for value in VALUES {
-        assert!(!seen.contains(value), "{value} is somewhere");
+        assert!(!seen.contains(value), "{value} has leaked");
     }
     namespace.remove("sealed").await;
 }

@@ -24,7 +24,7 @@ static RENDERED: LazyLock<Value> = LazyLock::new(|| {
     let shown = python.display();
     assert!(
         python.exists(),
-        "there is no {shown}: run `cargo xtask setup`"
+        "{shown} is missing; run: cargo xtask setup"
     );
     let dir = tempfile::tempdir().unwrap();
     let overlays = ["sqlite", "postgres"].map(|overlay| {
@@ -106,7 +106,7 @@ async fn d08_the_chart_and_kustomize_are_valid_today_and_on_the_oldest_api_serve
     let severities = findings.iter().map(|one| one["severity"].as_u64());
     let worst = severities.flatten().max().unwrap_or_default();
     assert!(worst < 2, "{findings:?}");
-    let why = "more than one replica needs a Postgres";
+    let why = "more than one replica needs Postgres";
     checks::string(&RENDERED["refused"], &[why]);
     // Namespaces must exist before a dry run in them.
     define().await;
@@ -239,7 +239,7 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
         checks::lacks(gateway.process.stderr(), &[&token]);
     }
     let refused = setup("short").refused().await;
-    checks::contains(&refused, &["TOOLWHARF_ADMIN_TOKEN is not a token"]);
+    checks::contains(&refused, &["TOOLWHARF_ADMIN_TOKEN is not a valid token"]);
     // If the database has administrators, an unknown token is refused and not stored, so that a revoked key cannot come
     // back.
     let other = setup(&"x".repeat(40)).refused().await;

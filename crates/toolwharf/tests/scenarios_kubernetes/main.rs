@@ -1,5 +1,5 @@
-//! Scenario D08 of SCENARIOS.md: servers declared by Kubernetes resources, on a real API server. The servers run as
-//! processes, so that no node is needed: `cargo xtask kubernetes --control-plane -- cargo xtask postgres -- cargo
+//! Scenario D08 of the acceptance list: servers declared by Kubernetes resources, on a real API server. The servers run
+//! as processes, so that no node is needed: `cargo xtask kubernetes --control-plane -- cargo xtask postgres -- cargo
 //! nextest run -p toolwharf --features kubernetes --test scenarios_kubernetes`.
 //!
 //! The tests share one API server, and one of them deletes the resource definition, so they run one after the other

@@ -18,7 +18,7 @@ use crate::{
 
 /// The variable with the path of the API server's kubeconfig.
 const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES_API";
-/// Deadline for each wait. Only a failure takes this long.
+/// Deadline for each wait, reached only if the test fails.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// A patch that removes all finalizers.
 pub(crate) const NO_FINALIZERS: &str = r#"{"metadata":{"finalizers":null}}"#;

@@ -1,4 +1,4 @@
-//! S03: a client calls a tool of a server that has no sign-in.
+//! S03: a client calls a tool of a server that still needs a sign-in.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Scenarios S01 to S08 of SCENARIOS.md: signing in to servers, with npm's `oidc-provider` as the issuer, a protected
-//! server, and Chromium for pages that a user sees.
+//! Scenarios S01 to S08 of the acceptance list: signing in to servers, with npm's `oidc-provider` as the issuer, a
+//! protected server, and Chromium for pages that a user sees.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 

@@ -56,7 +56,7 @@ pub(crate) fn client(running: &Running, path: &str, key: &str) -> RawClient {
     running.raw(path).with("authorization", &bearer)
 }
 
-/// A gateway whose server takes part in the project `p`, in which each person signs in.
+/// A gateway whose server is visible in the project `p`, in which each person signs in.
 pub(crate) async fn of_project(mut entry: Value, settings: &str) -> (Kept, Running) {
     entry["toolwharf"] = json!({ "projects": ["p"] });
     let (kept, running) = open(entry, settings).await;

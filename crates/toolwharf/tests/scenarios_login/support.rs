@@ -15,7 +15,6 @@ use crate::{
     kept::{Kept, Running},
 };
 
-/// The protected server's name.
 pub(crate) const NAME: &str = "files";
 /// The API path of the sign-in to the protected server.
 pub(crate) const LOGIN: &str = "/mcp/servers/files/login";
@@ -99,7 +98,7 @@ pub(crate) fn link_in(error: &Value) -> &str {
     link.unwrap_or_else(|| panic!("no link: {error}"))
 }
 
-/// Begins a sign-in at a browser. Returns its link.
+/// Begins a sign-in with a browser. Returns its link.
 pub(crate) async fn link(running: &Running) -> String {
     let begun = running.ok("POST", LOGIN, json!({ "way": "browser" })).await;
     begun["link"].as_str().unwrap().to_owned()
@@ -174,7 +173,6 @@ pub(crate) async fn post(link: &str, form: &str) -> Reply {
     RawClient::new(link).post_with(&kind, form.to_owned()).await
 }
 
-/// The cookie that a reply sets.
 pub(crate) fn cookie(reply: &Reply) -> String {
     let cookie = reply.header("set-cookie").unwrap_or_default();
     cookie.split(';').next().unwrap_or_default().to_owned()

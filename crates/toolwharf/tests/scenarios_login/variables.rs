@@ -200,7 +200,7 @@ async fn seen_in_no_container(provider: &str) {
     seen_nowhere(entry, &hosting).await;
 }
 
-/// The token of a sandboxed server is seen nowhere else. A sign-out ends the process.
+/// The token of a sandboxed server appears nowhere outside it. A sign-out ends the process.
 async fn seen_nowhere(entry: Value, hosting: &str) {
     let issuer = issuer(json!({})).await;
     let (kept, running) = shared(&issuer, entry, hosting).await;
@@ -219,7 +219,7 @@ async fn seen_nowhere(entry: Value, hosting: &str) {
     assert_eq!(out.status, 204, "{}", out.text());
     state(&running, "needs_login").await;
     let answer = userinfo(&issuer, &token).await;
-    assert_eq!(answer.status, 401, "it is revoked at the issuer");
+    assert_eq!(answer.status, 401, "the issuer still accepts the token");
     stop_without(&kept, running, &secrets).await;
 }
 

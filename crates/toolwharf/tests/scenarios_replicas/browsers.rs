@@ -29,7 +29,7 @@ struct Installation {
 }
 
 impl Installation {
-    /// `more` completes the setup of each replica after its settings.
+    /// `more` finishes each replica's setup after `settings` were applied.
     async fn start(settings: &str, more: impl Fn(Setup) -> Setup) -> Self {
         let database = database().await;
         let address = Balancer::free();
@@ -204,7 +204,7 @@ async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
             .await;
         }
     }
-    // Without a browser, the redirect can be passed to another replica than the one that started the sign-in.
+    // Without a browser, the redirect can be passed to a replica other than the one that started the sign-in.
     admin.delete(login).await;
     let way = json!({ "way": "paste" });
     let begun = admin.ok("POST", login, way).await;

@@ -12,11 +12,11 @@ use crate::{
     support::{database, replica, two},
 };
 
-/// D05 requires a second; a single change may take longer on a busy machine.
+/// D05 allows one second; a single change may take longer on a busy machine.
 const TYPICAL_PROPAGATION: Duration = Duration::from_secs(1);
 const MAX_PROPAGATION: Duration = Duration::from_secs(3);
 
-/// The times that changes took to arrive.
+/// How long each change took to reach the other replica.
 #[derive(Default)]
 struct Times(Vec<Duration>);
 
@@ -38,7 +38,7 @@ impl Times {
         .await;
     }
 
-    /// Asserts that a change typically arrives soon.
+    /// Asserts that the median change arrived within [`TYPICAL_PROPAGATION`].
     fn assert_typical(mut self) {
         self.0.sort();
         let typical = self.0[self.0.len() / 2];

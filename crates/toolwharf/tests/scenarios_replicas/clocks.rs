@@ -79,7 +79,7 @@ async fn d01_clocks_may_differ_by_minutes() {
         wait_for("the end of the key", DEADLINE, async || !may(replica).await).await;
     }
 
-    // Call records have the database's time, except for its response time, and are ordered by it.
+    // Call records have the database's time (within its response time), and are ordered by it.
     let now = chrono::Utc::now();
     let listed = Api::admin(&right).get("/calls?limit=100").await;
     let calls = listed["calls"].as_array().unwrap().iter();

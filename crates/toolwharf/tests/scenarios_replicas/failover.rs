@@ -15,7 +15,7 @@ use crate::{
 /// Time limit from the failure of the database until everything works, on a busy machine.
 const MAX_FAILOVER: Duration = Duration::from_secs(50);
 
-/// The replicas' lease, which is longer than the restart of a replica takes.
+/// The replicas' lease, longer than a replica takes to restart.
 const LEASE: &str = "12s";
 /// The largest lag of a healthy asynchronous standby.
 const MAX_LAG: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ async fn fail_over(fleet: &Fleet, primary: &mut Cluster, standby: &Cluster) {
     let all = killed.elapsed();
     let noticed = |replica: &&Gateway| {
         let log = replica.process.stderr();
-        log.contains("the database was restored from a standby")
+        log.contains("the database failed over or was restored")
     };
     // A replica notices the failover at its next lease renewal at the latest. No lease is granted before.
     wait_for("the failover to be noticed", DEADLINE, async || {

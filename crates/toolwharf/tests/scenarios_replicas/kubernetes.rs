@@ -38,7 +38,7 @@ fn pods(id: &str) -> Vec<Value> {
         .args(["--kubeconfig", &config(), "get", "pods", "--output=json"])
         .arg(format!("--selector=toolwharf.dev/server={id}"))
         .output()
-        .expect("it is started");
+        .expect("kubectl is installed");
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     list["items"].as_array().unwrap().clone()
 }
@@ -78,7 +78,7 @@ async fn d03(loss: Signal) {
     // The pod keeps running without its replica.
     assert_eq!(hosted.instances(), 1);
     hosted.is_within(MAX_TAKEOVER, &second, "running").await;
-    println!("it runs elsewhere after {:?}", lost.elapsed());
+    println!("the server runs elsewhere after {:?}", lost.elapsed());
     let after = pods(&hosted.id);
     assert_eq!(after.len(), 1, "{after:#?}");
     assert_ne!(after[0]["metadata"]["uid"], before[0]["metadata"]["uid"]);
@@ -92,7 +92,7 @@ async fn d03(loss: Signal) {
     };
     assert_eq!(kept().await, "kept");
     if loss == Signal::STOP {
-        // When the first replica resumes, it leaves the other's pod alone.
+        // When the first replica resumes, it leaves the other replica's pod alone.
         first.process.signal(Signal::CONT);
         hosted.is(&first, "elsewhere").await;
         let now = pods(&hosted.id);

@@ -38,9 +38,9 @@ use crate::{
 const CLIENTS: usize = 12;
 /// Minimum interval between two calls of a client.
 const CALL_INTERVAL: Duration = Duration::from_millis(20);
-/// Timeout of a call for its client.
+/// Timeout of a call at the client.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// Successful calls to each server between two faults.
+/// Number of successful calls that each server must have answered between two faults.
 const MIN_GOOD_CALLS: usize = 60;
 /// Duration of the run with all faults, in CI and in the soak.
 const CI_DURATION: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ const SOAK_DURATION: Duration = Duration::from_secs(600);
 const SUSPENSION: Duration = Duration::from_secs(60);
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"load","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// A fault of one replica.
+/// A fault that affects one replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Harm {
     /// SIGKILL, then a start of the current version.
@@ -503,7 +503,7 @@ async fn balance(
         eprintln!("{calls} calls failed at {server}: {why}");
     }
     let (few, all) = (wrong.len(), calls.len());
-    assert!(wrong.is_empty(), "{few} of {all}: {wrong:#?}");
+    assert!(wrong.is_empty(), "{few} of {all} wrong: {wrong:#?}");
     assert!(executed.is_empty(), "no client called {executed:?}");
     let [far, near] = failed;
     eprintln!("{all} calls, failed: {far} far, {near} near; {lacking} without a complete record");
@@ -539,7 +539,7 @@ async fn records(fleet: &Fleet) -> HashMap<String, Vec<String>> {
 #[tokio::test]
 async fn d02_only_what_is_in_flight_ends_with_its_replica() {
     let ([_, failed], deaths) = balanced(0, &[Harm::Kill], Duration::ZERO).await;
-    assert!(failed <= CLIENTS * deaths, "{failed} of {deaths} deaths");
+    assert!(failed <= CLIENTS * deaths, "{failed} in {deaths} kills");
 }
 
 /// Replicas are stopped gracefully and restarted one after the other: no call to any server fails.

@@ -1,5 +1,6 @@
-//! Scenarios D of SCENARIOS.md: several gateways on one Postgres, and sessions that survive the gateway that opened
-//! them. They need a Postgres: `cargo xtask postgres -- cargo nextest run -p toolwharf --test scenarios_replicas`.
+//! Scenarios D of the acceptance list: several gateways on one Postgres, and sessions that survive the gateway that
+//! opened them. They need a Postgres: `cargo xtask postgres -- cargo nextest run -p toolwharf --test
+//! scenarios_replicas`.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 const SESSIONS: usize = 1000;
-/// Clients that continue at the same time.
+/// Number of clients that continue at the same time.
 const CLIENTS: usize = 20;
 /// D02: limit from the kill until the last session has a response.
 const MAX_TAKEOVER: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ async fn d02_a_thousand_sessions_are_taken_up_at_once() {
     for (replica, (before, after)) in others.iter().zip(before.into_iter().zip(after)) {
         let here = replica.metric("sessions", None).await.unwrap();
         let limit = before + here * MAX_KIB_PER_SESSION + 8192;
-        assert!(after < limit, "{before} {after}");
+        assert!(after < limit, "memory in KiB: {before} -> {after}");
         sessions += here;
     }
     // Each session was taken over by exactly one replica.

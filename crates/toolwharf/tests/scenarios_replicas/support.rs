@@ -94,7 +94,6 @@ pub(crate) async fn end(gateway: &mut Gateway, signal: Signal) {
     gateway.process.wait(DEADLINE).await;
 }
 
-/// Returns the replicas that a gateway lists.
 pub(crate) async fn listed(at: &Gateway) -> Vec<Value> {
     let listed = Api::admin(at).get("/replicas").await;
     listed["replicas"].as_array().unwrap().clone()

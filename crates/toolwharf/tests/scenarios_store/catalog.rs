@@ -223,12 +223,12 @@ async fn a_changed_tool_is_kept_back_until_it_is_approved(db: &Db) {
     let mut peer = legacy(&gateway, "a").await;
     for name in ["tool_0", "tool_1"] {
         let (tools, _) = listed(&mut peer).await;
-        assert!(!has(&tools, name), "{name} is back after the restart");
+        assert!(!has(&tools, name), "{name} is listed again");
         is_kept_back(&mut peer, name).await;
     }
     peer.tool("echo", json!({})).await.result();
     let (tools, _) = listed(&mut peer).await;
-    assert!(!has(&tools, "tool_0"), "it is back with the server");
+    assert!(!has(&tools, "tool_0"), "tool_0 is listed again");
 
     // Only the definition that was shown is approved.
     let path = "/mcp/servers/one/approve?project=a";

@@ -88,7 +88,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     let start = Instant::now();
     assert!(say().await.is_some());
     at_once("the turn", start);
-    assert_eq!(talked.starts(), 3, "a chat tried it");
+    assert_eq!(talked.starts(), 3, "a chat tried to start the server");
     let is_refused = |answer: &Value, start: Instant| {
         assert!(is_away(answer), "{answer}");
         at_once("the call", start);
@@ -107,7 +107,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         checks::string(&shown["reason"], &[FAILED]);
         let next = shown["next_attempt_ms"].as_u64();
         assert!(next.is_some_and(|ms| ms <= seconds * 1000), "{shown}");
-        assert_eq!(server.starts(), 3, "a call tried it");
+        assert_eq!(server.starts(), 3, "a call tried to start the server");
     }
     // Two servers recover in the meantime, which is noticed only after the minute.
     servers[1].order("");
@@ -115,13 +115,13 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     let over = cooldown + Duration::from_secs(15);
     for server in &servers {
         is(&path_of(server), "idle", over).await;
-        assert_eq!(server.starts(), 3, "it was tried before it was needed");
+        assert_eq!(server.starts(), 3, "started without a caller");
     }
     let passed = since.elapsed();
     assert!(passed > cooldown - Duration::from_secs(10), "{passed:?}");
     is(path, "idle", over).await;
     assert_eq!(talked.starts(), 3);
-    assert_eq!(say().await, None, "the next turn has its tools");
+    assert_eq!(say().await, None, "the next turn lacks the server's tools");
     assert_eq!(talked.starts(), 4);
     // The circuit breaker is half open: the next callers share one attempt.
     let mut asked = Vec::new();

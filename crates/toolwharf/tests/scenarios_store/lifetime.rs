@@ -71,9 +71,9 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
     gone(&polite, false, Duration::from_secs(2)).await;
     gone(&stubborn, true, Duration::from_secs(10)).await;
     let had_time = start.elapsed() >= Duration::from_millis(1500);
-    assert!(had_time, "they had no time to exit by themselves");
+    assert!(had_time, "the servers had no time to exit by themselves");
     for file in ["changed", "removed", "disabled"] {
-        assert!(is_told(file), "{file}: it was killed without SIGTERM");
+        assert!(is_told(file), "{file}: killed without SIGTERM");
     }
 }
 
@@ -87,10 +87,10 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
         with_server(&api, project, server.entry()).await;
     }
     let starts = || [servers[0].starts(), servers[1].starts()];
-    assert_eq!(starts(), [0, 0], "registering a server must not start it");
+    assert_eq!(starts(), [0, 0], "registering a server has started it");
     // The servers were never used before, so a list or a call has to wait for the start.
     let mut list = legacy(&gateway, "listed").await;
-    assert_eq!(starts(), [0, 0], "the handshake must not start it");
+    assert_eq!(starts(), [0, 0], "the handshake has started a server");
     assert!(tools(&mut list).await.contains(&"tool_0".to_owned()));
     assert_eq!(starts(), [1, 0]);
     let mut call = modern(&gateway, "called").await;
@@ -104,7 +104,7 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     }
     assert_eq!(starts(), [1, 1]);
 
-    // Known lists mean that nothing is started at boot.
+    // If the lists are known, nothing is started at boot.
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);
     for server in &servers {
@@ -112,7 +112,7 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
         let shown = api.get(&path).await;
         checks::members(&shown, json!({"status": "idle", "starts": 0}));
     }
-    assert_eq!(starts(), [1, 1], "it was started at boot");
+    assert_eq!(starts(), [1, 1], "a server was started at boot");
     let mut peer = legacy(&gateway, "called").await;
     let second = pid(&mut peer, "pid").await;
     assert_ne!(second, first);

@@ -1,4 +1,4 @@
-//! Scenarios P, G08, G09 and G12 of SCENARIOS.md for projects of the database. Each runs as `…::sqlite` and as
+//! Scenarios P, G08, G09 and G12 of the acceptance list for projects of the database. Each runs as `…::sqlite` and as
 //! `…::postgres`. The latter need a Postgres: `cargo xtask postgres -- cargo nextest run -p toolwharf`.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]

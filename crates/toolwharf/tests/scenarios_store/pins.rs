@@ -143,7 +143,7 @@ async fn definitions_change_with_their_configuration(db: &Db) {
         ];
         checks::string(&change["diff"], &changed);
     }
-    // A change that is not part of the identity has no effect: same server and definitions, another timeout.
+    // The timeout is not part of the identity, so changing it affects no approval.
     let other = with(entry("Finds better"), json!({"callTimeoutMs": 5000}));
     api.server("a", "one", other.clone()).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);

@@ -93,7 +93,7 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
     let cut = within("the cut call's end", limit, cut).await;
     assert!(is_away(&cut.response), "{cut:?}");
     let other = peer.finish_within(other, limit).await;
-    assert!(is_away(&other.expect("the other call hangs")));
+    assert!(is_away(&other.expect("the other call ends")));
     echoes("the stream's return", DEADLINE, &mut peer).await;
 
     // The server is down for longer: no call waits for it, the lists stay, and attempts become rarer.
@@ -166,8 +166,8 @@ async fn p07_server_everything_comes_back(db: &Db) {
     .await;
     drop(server);
     let cut = peer.finish_within(long, Duration::from_secs(5)).await;
-    let cut = cut.expect("the call hangs");
-    // The error names the server, whichever part of the call it disconnected in.
+    let cut = cut.expect("the call ends");
+    // The error names the server, at whichever step of the call it disconnected.
     assert_eq!(cut["error"]["data"]["server"], "everything", "{cut}");
     let _server = everything_on(port, "sse").await;
     // The limit is longer than the cooldown, because the server takes a while to start.

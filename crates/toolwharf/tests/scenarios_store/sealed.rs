@@ -64,7 +64,7 @@ async fn secrets_of_entries_are_sealed_in_the_rows(db: &Db) {
     checks::lacks(&stored, &[HIDDEN]);
     assert!(stored.matches("~sealed1~").count() >= 7, "{stored}");
 
-    // It is unsealed for its server, even after a rotation of the master key and a restart.
+    // Each secret is unsealed for its server, even after a rotation of the master key and a restart.
     api.ok("POST", "/master-key/rotate", Value::Null).await;
     let gateway = gateway.restarted().await;
     let api = Api::admin(&gateway);

@@ -122,7 +122,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
     for project in ["a", "other"] {
         api.project(project).await;
     }
-    // Secrets of other projects do not count.
+    // Secrets of other projects are not used.
     set(&api, "other", "MISSING", "canary-of-others").await;
     set(&api, "a", "KEY", "canary-key").await;
     let scripted = scripted("x", &[]);

@@ -138,7 +138,6 @@ impl Governed {
         std::fs::rename(&new, &self.orders).unwrap();
     }
 
-    /// Returns how often the server was started.
     pub(crate) fn starts(&self) -> usize {
         let mut file = self.orders.clone().into_os_string();
         file.push(".starts");
@@ -152,7 +151,6 @@ pub(crate) async fn legacy(gateway: &Gateway, project: &str) -> Peer {
     Peer::http(client, LEGACY, peer::all_capabilities()).await
 }
 
-/// A modern client of a project.
 pub(crate) async fn modern(gateway: &Gateway, project: &str) -> Peer {
     let client = gateway.at(&format!("/mcp/{project}"));
     Peer::http(client, peer::MODERN, peer::all_capabilities()).await
@@ -178,7 +176,6 @@ pub(crate) async fn with_server(api: &Api<'_>, id: &str, one: Value) {
     api.server(id, "one", one).await;
 }
 
-/// Restarts a server of a project.
 pub(crate) async fn restart(api: &Api<'_>, server: &str, project: &str) {
     let path = format!("/mcp/servers/{server}/restart?project={project}");
     api.ok("POST", &path, json!({})).await;

@@ -155,7 +155,7 @@ function Timeline({ call }: { call: Schemas["WholeCall"] }) {
   const whole = Math.max(1, call.duration_us ?? 0, ...parts.map((part) => part.to));
   const last = call.finished_at
     ? { name: call.status === "ok" ? "The server has answered" : `It ended: ${statusWord(call.status)}`, hue: call.status === "ok" ? "bg-ok" : "bg-bad" }
-    : { name: call.status === "open" ? "The server is at it" : "Nobody knows how it ended", hue: "bg-warn" };
+    : { name: call.status === "open" ? "The server is working on it" : "The outcome is unknown", hue: "bg-warn" };
   return (
     <div className="flex flex-col gap-3 px-4 py-3 text-sm">
       <p>

@@ -207,9 +207,9 @@ function Products({ project }: { project: string }) {
         icon={<Package />}
         empty="No products"
       >
-        A product is a manifest with servers that come and go together.
+        A product is a manifest with servers that are installed and removed together.
       </Listing>
-      <Dialog open={text !== undefined} onClose={() => (setText(undefined), setError(undefined))} title="Manifest" description="What is not usable in it is said, and then nothing is changed." wide>
+      <Dialog open={text !== undefined} onClose={() => (setText(undefined), setError(undefined))} title="Manifest" description="If the manifest has an error, nothing is changed, and the error is shown here." wide>
         <div className="flex flex-col gap-3">
           <Json label="Manifest" value={text ?? ""} onChange={setText} />
           {!!error && <Notice tone="bad">{message(error)}</Notice>}
@@ -237,7 +237,7 @@ function Settings({ project }: { project: Schemas["Project"] }) {
         <TextField label="Description" value={form.description} onChange={set("description")} />
         <ChoiceField
           label="Names of tools"
-          help="What happens where two servers have a tool of the same name."
+          help="How tools are named if two servers have a tool of the same name."
           value={form.naming}
           onChange={set("naming")}
           none="as for all projects"
@@ -254,7 +254,7 @@ function Settings({ project }: { project: Schemas["Project"] }) {
         </div>
       </form>
       <Panel title="Remove this project" inner="flex flex-wrap items-center justify-between gap-3 p-3.5">
-        <p className="text-sm text-muted">Its servers, keys, secrets and products go with it.</p>
+        <p className="text-sm text-muted">Its servers, keys, secrets and products are removed with it.</p>
         <Button look="danger" onClick={() => setRemoving(true)}>
           Remove
         </Button>

@@ -37,7 +37,7 @@ export function OneTool({ server, tool }: { server: Server; tool: Tool }) {
       <header>
         <div className="flex flex-wrap items-center gap-2">
           <h2 className="font-mono text-lg font-semibold break-all">{tool.native}</h2>
-          {definition?.annotations?.readOnlyHint && <Badge tone="ok">says it only reads</Badge>}
+          {definition?.annotations?.readOnlyHint && <Badge tone="ok">declared read-only</Badge>}
           {definition?.annotations?.destructiveHint && !definition.annotations.readOnlyHint && <Badge tone="bad">may destroy</Badge>}
           {definition?.annotations?.openWorldHint && <Badge tone="info">reaches out</Badge>}
           {tool.name && tool.name !== tool.native && <Badge title="What clients call it">{tool.name}</Badge>}

@@ -66,7 +66,7 @@ function List({ tools, servers, of, chosen }: { tools: Tool[]; servers: Server[]
     return tools
       .filter((tool) => (!search.of || of(tool)?.id === search.of) && matches(tool, wanted))
       .sort((a, b) => a.server.localeCompare(b.server) || a.native.localeCompare(b.native));
-    // `of` is no dependency, because it depends only on `servers`.
+    // `of` is not a dependency, because it depends only on `servers`.
   }, [tools, servers, words, search.of]);
   return (
     <>

@@ -3,12 +3,12 @@
 //!
 //! The gateway sends a ping, and sends the next one only after the reply. So at most one ping is in flight. If a ping
 //! sent at `t` is not answered, the watch has received it at `t + SILENCE` at the latest, or has ended its server
-//! before. It ends its server at most `SILENCE_SECS` after it received the last ping. [`Lost::over`] is that time, with
-//! a margin for clocks.
+//! before. The watch ends its server at most `SILENCE_SECS` after it received the last ping. [`Lost::over`] is that
+//! time plus a margin for clocks.
 //!
-//! A reply proves that it comes from the watch. The watch received a key before the server started, and derives its
-//! replies from the key. The server cannot forge replies, although it runs as the same user, can stop its watch, and
-//! under gVisor can access the watch's output.
+//! Replies are authenticated: the watch received a key before the server started, and derives its replies from the key.
+//! The server cannot forge replies, although it runs as the same user, can stop its watch, and under gVisor can access
+//! the watch's output.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use runtime::unit::Error;
 
 /// Interval between pings.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// A server has certainly ended this long after the last ping.
+/// Time after the last ping at which a server has certainly ended.
 pub(super) const ENDED_AFTER: Duration = Duration::from_secs(2 * SILENCE_SECS as u64 + 1);
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
@@ -67,12 +67,16 @@ impl Contact {
         let (output, input) = match within("start the watch", CHANGE_TIMEOUT, started).await? {
             StartExecResults::Attached { output, input } => (output, input),
             StartExecResults::Detached => {
-                return Err(Error::Failed("the watch has no streams".to_owned()));
+                return Err(Error::Failed(
+                    "the daemon opened no streams to the watch program in the container".to_owned(),
+                ));
             }
         };
         let mut key = [0; KEY_BYTES];
         getrandom(&mut key, GetRandomFlags::empty()).map_err(|error| {
-            Error::Failed(format!("cannot generate a key for the watch: {error}"))
+            Error::Failed(format!(
+                "cannot generate a key for the watch program: {error}"
+            ))
         })?;
         let given = Instant::now();
         let mut contact = Self {
@@ -84,7 +88,9 @@ impl Contact {
         };
         match contact.exchange().await {
             Ok(()) => Ok(contact),
-            Err(why) => Err(Error::Failed(format!("the watch does not respond: {why}"))),
+            Err(why) => Err(Error::Failed(format!(
+                "the watch program in the container does not respond: {why}"
+            ))),
         }
     }
 
@@ -94,7 +100,7 @@ impl Contact {
             loop {
                 sleep_until(self.given + PING_INTERVAL).await;
                 if let Err(why) = self.exchange().await {
-                    tracing::debug!(why, "a watch does not respond");
+                    tracing::debug!(why, "the watch program in a container does not respond");
                     return;
                 }
             }

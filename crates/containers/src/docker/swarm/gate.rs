@@ -12,9 +12,8 @@ use crate::common::{check_env, late, refused};
 use crate::docker::relay::frame::{MAX_ORDER_BYTES, MAX_SECTION_BYTES, SECTION_COUNT};
 use runtime::unit::Error;
 
-/// Timeout for the report of a gate.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
-const REPORT_ACTION: &str = "read the report of the gate";
+const REPORT_ACTION: &str = "read the report of the gate program";
 
 /// A gate's report about its container.
 #[derive(Debug, Default)]
@@ -49,7 +48,7 @@ pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<V
     let mut body = count.to_le_bytes().to_vec();
     for arg in args {
         if arg.contains('\0') {
-            return refused("args", format!("`{}` has a NUL", arg.escape_debug()));
+            return refused("args", format!("`{}` contains a NUL", arg.escape_debug()));
         }
         body.extend_from_slice(arg.as_bytes());
         body.push(0);
@@ -63,7 +62,7 @@ pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<V
     }
     if body.len() > MAX_ORDER_BYTES {
         let why = format!(
-            "arguments and variables have {} bytes; the limit is {MAX_ORDER_BYTES}",
+            "arguments and variables have {} bytes in total; the limit is {MAX_ORDER_BYTES}",
             body.len()
         );
         return refused("environment", why);
@@ -117,7 +116,9 @@ fn section(heard: &mut BytesMut) -> Result<Option<String>, Error> {
     };
     let length = u32::from_le_bytes(*length) as usize;
     if length > MAX_SECTION_BYTES {
-        return Err(strange("a section is too long"));
+        return Err(strange(&format!(
+            "a section has {length} bytes; the limit is {MAX_SECTION_BYTES}"
+        )));
     }
     if heard.len() < 4 + length {
         return Ok(None);
@@ -144,13 +145,15 @@ fn report(sections: &[String]) -> Report {
 }
 
 fn broken(why: impl std::fmt::Display) -> Error {
-    Error::Failed(format!("the gate in the container does not respond: {why}"))
+    Error::Failed(format!(
+        "the gate program in the container does not respond: {why}"
+    ))
 }
 
 fn strange(what: &str) -> Error {
     let what: String = what.chars().take(300).collect();
     Error::Failed(format!(
-        "the gate in the container sent an invalid report: {what}"
+        "the gate program in the container sent an invalid report: {what}"
     ))
 }
 

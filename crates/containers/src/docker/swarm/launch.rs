@@ -34,9 +34,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for Swarm to find a node for the service.
 const PLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Timeout for the other nodes to say whether they have an image, after one node has said that it has it.
+/// Time for the other nodes to report whether they have an image, once one node has it.
 const LATE_INSPECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Timeout for the other nodes to pull an image, after one node has pulled it.
+/// Time for the other nodes to pull an image, once one node has pulled it.
 const LATE_PULL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A container of a service, in which a gate waits.
@@ -183,8 +183,8 @@ impl Inner {
             shared: Arc::clone(&shared),
             pump,
             killed,
-            // The end of the stream proves nothing, because the stream also ends with its daemon. Only the watch shows
-            // whether the server has ended.
+            // The end of the stream does not prove that the server has ended: it may be the daemon. Only the watch
+            // shows that.
             bridged: false,
             given_up: GivenUp::Told(given_up.clone()),
             egress: None,
@@ -214,8 +214,8 @@ impl Inner {
 /// Returns the image that most of the nodes have under this name, and these nodes. If no node has it, the nodes pull
 /// it.
 ///
-/// A node that fails counts as not having the image, unless all nodes fail. A node that could not say whether it has
-/// the image is not asked to pull it.
+/// A node that fails counts as not having the image, unless all nodes fail. A node whose check fails is not asked to
+/// pull the image.
 async fn of_image<'a>(name: &str, nodes: Vec<&'a Node>) -> Result<(Image, Vec<&'a Node>), Error> {
     let look = |node: &'a Node| inspect_image(&node.client, name);
     let looked = of_each(&nodes, look, LATE_INSPECT_TIMEOUT).await?;
@@ -244,7 +244,7 @@ async fn of_image<'a>(name: &str, nodes: Vec<&'a Node>) -> Result<(Image, Vec<&'
     Ok((image, nodes))
 }
 
-/// Asks each node for an image. After the first node has it, the others get the time `late`.
+/// Asks each node for an image. Once one node has it, the others have `late` to answer.
 ///
 /// # Errors
 ///
@@ -279,7 +279,7 @@ where
     }
 }
 
-/// Waits for all results. After the first success, the others get the time `late`.
+/// Waits for all results. After the first success, the others have `late` to finish.
 async fn in_time<T, A>(
     asked: impl Iterator<Item = A>,
     late: Duration,
@@ -296,7 +296,7 @@ where
         let answer = tokio::select! {
             answer = asked => answer?,
             () = is_late => {
-                let what = "inspect or pull the image, which another node has";
+                let what = "inspect or pull the image that another node already has";
                 return Err(Error::Timeout { what, within: late });
             }
         };
@@ -329,7 +329,13 @@ async fn gate_of(manager: &Client) -> Result<String, Error> {
         return Ok(id);
     }
     let created = manager.docker.create_config(spec::gate());
-    match call("bring the gate into the swarm", CHANGE_TIMEOUT, created).await {
+    match call(
+        "create the config with the gate program",
+        CHANGE_TIMEOUT,
+        created,
+    )
+    .await
+    {
         Ok(created) => Ok(created.id),
         // Another gateway has created the config in the meantime.
         Err(Call::Daemon(409, _)) => Ok(there().await?.unwrap_or_default()),
@@ -386,7 +392,7 @@ async fn wait(nodes: &Nodes, service: String) -> Result<Waiting<'_>, Error> {
         };
         if begun.elapsed() > limit {
             return Err(Error::Failed(format!(
-                "Swarm does not start the service within {} s: {said}",
+                "Swarm did not start the service within {} s: {said}",
                 limit.as_secs()
             )));
         }
@@ -403,7 +409,12 @@ async fn isolate(client: &Client, container: &str) -> Result<(), Error> {
             force: Some(true),
         };
         let left = client.docker.disconnect_network(name, request);
-        within("take a container out of a network", CHANGE_TIMEOUT, left).await?;
+        within(
+            "disconnect a container from a network",
+            CHANGE_TIMEOUT,
+            left,
+        )
+        .await?;
     }
     Ok(())
 }

@@ -90,7 +90,7 @@ async fn kill(engine: &Engine, container: &str) -> Infallible {
     loop {
         let killing = async { engine.connect().await?.kill(container, "SIGKILL").await };
         if let Ok(Err(error)) = timeout(KILL_TIMEOUT, killing).await {
-            tracing::debug!(container, %error, "cannot kill a container whose watch does not respond");
+            tracing::debug!(container, %error, "cannot kill a container whose watch program does not respond");
         }
         sleep(RETRY_DELAY).await;
     }
@@ -112,7 +112,7 @@ impl Inner {
         }
     }
 
-    /// Retries the removal of a service.
+    /// Retries the removal of a service until it is gone or [`MAX_REMOVALS`] is reached.
     async fn clean_up(&self, service: &str) {
         let mut pause = RETRY_DELAY;
         for _ in 0..MAX_REMOVALS {

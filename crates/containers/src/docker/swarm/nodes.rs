@@ -14,7 +14,7 @@ use crate::common::late;
 use crate::docker::engine::{Client, Engine, READ_TIMEOUT, within};
 use runtime::unit::Error;
 
-/// Timeout for a daemon to say which node it is. A slower one counts as missing.
+/// Timeout for a daemon to report its node. A slower daemon counts as missing.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A node whose daemon responds.
@@ -55,9 +55,9 @@ struct Known {
 }
 
 impl Inner {
-    /// Contacts all daemons. One of them must be a manager.
+    /// Contacts all daemons. At least one must be a manager's.
     pub(super) async fn nodes(&self) -> Result<Nodes, Error> {
-        let what = "read which node of the swarm a daemon is";
+        let what = "identify the swarm node of a daemon";
         let asked = self.engines.iter();
         let asked = asked.map(|engine| late(HELLO_TIMEOUT, what, hello(engine)));
         let mut answering: Vec<Node> = Vec::new();
@@ -118,7 +118,8 @@ async fn hello(engine: &Arc<Engine>) -> Result<Node, Error> {
     .await?;
     let swarm = info.swarm.unwrap_or_default();
     let id = swarm.node_id.filter(|id| !id.is_empty());
-    let id = id.ok_or_else(|| Error::Unavailable("the daemon is not in a swarm".to_owned()))?;
+    let id =
+        id.ok_or_else(|| Error::Unavailable("the daemon has not joined a swarm".to_owned()))?;
     Ok(Node {
         engine: Arc::clone(engine),
         client,
@@ -137,7 +138,7 @@ fn known(node: bollard::models::Node) -> Known {
     let spec = node.spec.unwrap_or_default();
     let hindrance = match (state, spec.availability) {
         (Some(NodeState::READY), Some(NodeSpecAvailabilityEnum::ACTIVE)) => None,
-        (Some(NodeState::READY), Some(other)) => Some(format!("is set to `{other}`")),
+        (Some(NodeState::READY), Some(other)) => Some(format!("has the availability `{other}`")),
         (state, _) => Some(format!("is {}", state.unwrap_or(NodeState::UNKNOWN))),
     };
     let description = node.description.unwrap_or_default();
@@ -198,7 +199,7 @@ impl Nodes {
         self.all.iter().any(|known| known.id == id)
     }
 
-    /// All nodes except `than`. The placement constraints exclude the returned nodes.
+    /// The ids of all nodes except `than`, for placement constraints that exclude them.
     pub(super) fn others(&self, than: &[&Node]) -> Vec<&str> {
         let ids = self.all.iter().map(|known| known.id.as_str());
         ids.filter(|&id| than.iter().all(|node| node.id != id))
@@ -219,8 +220,8 @@ impl Nodes {
             (None, Some(node)) => match node.arch.as_str() {
                 "" | ARCH => None,
                 other => Some(format!(
-                    "the node `{name}` ({id}) has a processor `{other}`, where the gate of this Toolwharf, which is built for \
-                     `{ARCH}`, does not run: it takes a Toolwharf that is built for it"
+                    "the node `{name}` ({id}) has the architecture `{other}`, but this Toolwharf supports `{ARCH}` only; exclude the \
+                     node with `[swarm] constraints`, or run a Toolwharf built for `{other}`"
                 )),
             },
         }
@@ -238,7 +239,7 @@ impl Nodes {
     /// The error if no node can run anything.
     pub(super) fn nowhere(&self) -> Error {
         let why = self.hindrances();
-        Error::Unavailable(format!("no node of the swarm can run anything: {why}"))
+        Error::Unavailable(format!("no node of the swarm can run servers now: {why}"))
     }
 }
 

@@ -90,13 +90,13 @@ fn disk(options: &Options, sandbox: &Sandbox, container: &ContainerInspectRespon
     match &options.volume_driver {
         Some(driver) => row(
             false,
-            format!("it is not known whether volumes of `{driver}` have a limit"),
+            format!("it is not known whether volumes of the driver `{driver}` have a limit"),
         ),
         None => row(false, "volumes of a node's daemon have no limit".to_owned()),
     }
 }
 
-/// The networks of a container.
+/// The networks that a container is connected to.
 pub(super) fn networks(
     container: &ContainerInspectResponse,
 ) -> impl Iterator<Item = (&String, &EndpointSettings)> {
@@ -139,7 +139,7 @@ fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Rep
         (true, true) => row(
             true,
             format!(
-                "the container has a loopback device only, and others that are down: {}",
+                "only the loopback device of the container is up; these are down: {}",
                 others.join(", ")
             ),
         ),
@@ -152,10 +152,12 @@ fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Rep
             false,
             match is_told {
                 true => format!(
-                    "the container is in {names:?}, with {}",
+                    "the container is in the networks {names:?}, with the devices {}",
                     report.devices.join(", ")
                 ),
-                false => format!("the container is in {names:?}, and its devices are not reported"),
+                false => {
+                    format!("the container is in the networks {names:?}; devices not reported")
+                }
             },
         ),
     }
@@ -177,7 +179,7 @@ fn privileges(report: &Report) -> Enforced {
         what: "privileges",
         holds: !capabilities && no_new != "0",
         how: format!(
-            "capabilities = {capabilities}, no new privileges = {no_new}, according to its kernel"
+            "capabilities = {capabilities}, no new privileges = {no_new}, according to the container's kernel"
         ),
     }
 }
@@ -192,7 +194,7 @@ fn kernel(options: &Options, report: &Report) -> Result<Enforced, Error> {
         ));
     }
     let how = match is_gvisor {
-        true => "gVisor, according to its log",
+        true => "gVisor, according to the kernel log",
         false => "the container shares the kernel of its node",
     };
     Ok(Enforced {

@@ -92,7 +92,7 @@ impl Inner {
             return Err(superseded(number, fence));
         }
         if owner.map(String::as_str) != Some(spec::install(&self.options, unit.fence)) {
-            let why = format!("a service `{name}` belongs to another program; remove or rename it");
+            let why = format!("a service `{name}` of another program exists; remove or rename it");
             return refused("id", why);
         }
         self.end(nodes, &service).await
@@ -107,7 +107,7 @@ impl Inner {
             let place = Place::of(&task);
             let ended = has_ended(task.status.and_then(|status| status.state));
             let (Some(node), Some(container)) = (place.node, place.container) else {
-                // The task has no container yet, and it never gets one after the service is removed.
+                // The task has no container yet, and gets none after the service is removed.
                 continue;
             };
             match nodes.answering(&node) {
@@ -117,8 +117,8 @@ impl Inner {
             }
         }
         if is_lost {
-            // The watch receives no more pings: the gateway of the service is lost, or it is this one, which holds the
-            // lease.
+            // The watch receives no more pings. This gateway holds the lease, so the gateway that sent the pings is
+            // lost, or is this one.
             sleep(ENDED_AFTER).await;
         }
         service_remove(&nodes.manager, id).await

@@ -1,6 +1,7 @@
 //! The requests to the swarm: pure functions of the unit and the options.
 
 use std::collections::HashMap;
+use std::env::consts::ARCH;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -34,7 +35,7 @@ pub(super) fn check_install(install: &str) -> Result<(), Error> {
     if (1..=40).contains(&install.len()) && install.bytes().all(is_lower) {
         return Ok(());
     }
-    let why = format!("`{install}` must be 1 to 40 lower-case letters, digits and `-`");
+    let why = format!("`{install}` must consist of 1 to 40 lower-case letters, digits and `-`");
     refused("install", why)
 }
 
@@ -49,15 +50,13 @@ pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), E
     check_id(&unit.sandbox.id)?;
     check_image(image)?;
     if PROGRAM.is_empty() {
-        return refused(
-            "provider",
-            "servers in a swarm are not supported on this processor yet: no gate was built for it",
-        );
+        let why = format!("the provider `swarm` does not support the architecture `{ARCH}` yet");
+        return refused("provider", why);
     }
     if let Network::Allow(_) = unit.sandbox.network {
         return refused(
             "network",
-            "allow-lists are not supported in a swarm; `none` and `open` are enforced",
+            "allow-lists are not supported in a swarm; set `network` to `none` or `open`",
         );
     }
     if let Some(mount) = unit.sandbox.mounts.first() {

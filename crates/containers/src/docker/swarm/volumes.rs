@@ -103,14 +103,14 @@ impl Inner {
                 tracing::warn!(
                     server = id,
                     node = home,
-                    "the node with the volumes has left the swarm; they are not removed there"
+                    "the node with the server's volumes has left the swarm; the volumes there are not removed"
                 );
             }
             Some(home) if nodes.answering(home).is_none() => {
                 let why = nodes.hindrance(home).unwrap_or_default();
                 let config = spec::name(install, id)?;
                 return Err(Error::Failed(format!(
-                    "its volumes cannot be removed: {why}; when the node is back, remove the volumes that `docker volume ls --filter \
+                    "the server's volumes cannot be removed: {why}; when the node is back, remove the volumes that `docker volume ls --filter \
                      label={LABEL_HOSTING}={id}` lists there, and the config `{config}` on a manager"
                 )));
             }
@@ -164,14 +164,12 @@ impl Nodes {
         let way_out = match self.has(id) {
             true => String::new(),
             false => format!(
-                "; `docker config rm {config}` lets it start on another one, with empty volumes"
+                "; after `docker config rm {config}`, it can start on another node, with empty volumes"
             ),
         };
         Err(Error::Refused {
             field: "volumes",
-            why: format!(
-                "the server's volumes are on one node, and it runs nowhere else: {why}{way_out}"
-            ),
+            why: format!("the server can run only on the node with its volumes: {why}{way_out}"),
         })
     }
 }

@@ -110,14 +110,15 @@ impl Relay<'_> {
                 .is_some_and(|needed| !bridge::declares(&face.capabilities, needed))
             {
                 return Err(RpcError::internal(format!(
-                    "the server needs {method}, which the client does not support"
+                    "server `{}` needs {method}, which the client does not support",
+                    self.target.server.name()
                 )));
             }
             let (mut params, mut id) = (params.clone(), None);
             if method == method::ELICIT && elicit::is_url(&params) {
                 if !elicit::opens_urls(&face.capabilities) {
                     return Err(RpcError::internal(
-                        "the server needs a URL to be opened, but the client does not declare the capability `elicitation.url`",
+                        "the server asks the user to open a URL, but the client does not declare the capability `elicitation.url`",
                     ));
                 }
                 let fresh = format!("{:032x}", rand::random::<u128>());
@@ -252,7 +253,7 @@ impl Relay<'_> {
                 ))
             }
             Err(_) => Err(RpcError::internal(format!(
-                "{} calls are already waiting for their clients' input (`max_held_calls`)",
+                "{} calls already wait for input from their clients: try again later, or raise `max_held_calls`",
                 limits.max_held_calls
             ))
             .into()),
@@ -335,6 +336,7 @@ pub(crate) async fn ask_client(
 /// Sends a request to a client with a session.
 fn ask(caller: &Caller, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
     let session = caller.session.as_ref();
-    let session = session.ok_or_else(|| RpcError::internal("the client has no session"))?;
+    let session = session
+        .ok_or_else(|| RpcError::internal("the client has no session, so it cannot be asked"))?;
     session.ask(&caller.outbox, method, params)
 }

@@ -39,7 +39,7 @@ impl Relay<'_> {
                     return;
                 }
             }
-            // Concerns only the connection to this gateway.
+            // A cancellation concerns only the connection to this gateway.
             method::CANCELLED => return,
             _ => {}
         }

@@ -71,8 +71,9 @@ impl Bridged<'_> {
         };
         let late = || {
             RpcError::internal(format!(
-                "server `{}` did not answer `{method}` in time",
-                self.server.name()
+                "server `{}` did not answer `{method}` within {} ms",
+                self.server.name(),
+                self.server.spec.call_timeout.as_millis()
             ))
         };
         tokio::time::timeout_at(deadline, asked)
@@ -212,7 +213,7 @@ impl Bridged<'_> {
             tokio::time::sleep(poll.clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
         }
         Err(RpcError::internal(format!(
-            "the task did not end within {} s; ask again",
+            "the task did not end within {} s; call `tasks/result` again",
             MAX_CALL_TIME.as_secs()
         )))
     }
@@ -278,7 +279,7 @@ impl Bridged<'_> {
     }
 
     async fn modern_cancel(&self) -> Result<String, RpcError> {
-        // The server decides whether the task can still be cancelled. The acknowledgement does not promise it.
+        // The server decides whether the task can still be cancelled. The acknowledgement does not promise that.
         self.ask(tasks::CANCEL, "").await?;
         Ok("{\"resultType\":\"complete\"}".into())
     }

@@ -1,7 +1,7 @@
 //! A whole gateway in one thread. Everything is real except for processes, sockets and the clock.
 //!
-//! - [`server`]: scripted MCP servers. [`connect`]: starts them, behind [`engine::Connect`]. [`client`]: clients of
-//!   both eras.
+//! - [`server`]: scripted MCP servers. [`connect`]: starts the servers, behind [`engine::Connect`]. [`client`]: clients
+//!   of both eras.
 //! - [`World`] combines them: servers of the configuration file, hosted servers and those of projects.
 //!
 //! # Time
@@ -219,7 +219,6 @@ impl World {
         quiet().await;
     }
 
-    /// The status of a server.
     pub(crate) fn status(&self, name: &str) -> Status {
         self.server(name).status()
     }

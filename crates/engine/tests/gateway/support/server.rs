@@ -28,7 +28,7 @@ pub(crate) struct Script {
     pub(crate) prompts: Vec<String>,
     /// Connection attempts that fail before anything runs.
     pub(crate) refusals: u32,
-    /// The description of its tools.
+    /// The description of the server's tools.
     pub(crate) description: &'static str,
     /// Why the server cannot be started as configured.
     pub(crate) refused: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Script {
     pub(crate) dies_at_start: Option<i32>,
     /// The server no longer responds, not even to a ping.
     pub(crate) is_silent: bool,
-    /// Neither the end of its input nor `SIGTERM` stops it.
+    /// Neither the end of its input nor `SIGTERM` stops the server.
     pub(crate) is_stubborn: bool,
     /// Time from `SIGKILL` to the exit.
     pub(crate) death: Duration,
@@ -141,7 +141,7 @@ impl Scripted {
         self.0.lock().unwrap()
     }
 
-    /// Changes its behaviour from now on.
+    /// Changes the server's behaviour from now on.
     pub(crate) fn script(&self, change: impl FnOnce(&mut Script)) -> &Self {
         change(&mut self.inner().script);
         self
@@ -196,7 +196,7 @@ impl Scripted {
         }
     }
 
-    /// Makes all instances exit with this code, whatever they are doing.
+    /// Makes all instances exit with this code, even during a call.
     pub(crate) fn exit(&self, code: i32) {
         let inner = self.inner();
         assert!(!inner.running.is_empty(), "nothing runs that could end");
@@ -248,7 +248,7 @@ impl Scripted {
         inner.heard.iter().filter(of).cloned().collect()
     }
 
-    /// The requests whose cancellation it was notified of.
+    /// The requests whose cancellation the server was notified of.
     pub(crate) fn cancelled(&self) -> Vec<Value> {
         let inner = self.inner();
         let told = |heard: &&Heard| heard.frame["method"] == "notifications/cancelled";

@@ -43,7 +43,7 @@ pub(in crate::client) fn auth_scheme(headers: &HeaderMap) -> Option<&str> {
     token.then_some(scheme)
 }
 
-/// Extra text for an error with this status, as far as the headers give it.
+/// Extra text for an error with this status, taken from the headers.
 pub(in crate::client) fn status_hint(
     status: http::StatusCode,
     headers: &HeaderMap,

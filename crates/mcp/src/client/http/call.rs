@@ -37,11 +37,10 @@ use http_client::cause;
 const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
 /// Names the setting for the message limit in error texts.
 const LIMIT_HINT: &str = " (`max_line_bytes`)";
-/// Maximum bytes of a session id.
 const MAX_SESSION_ID_BYTES: usize = 1024;
-/// Consecutive failed attempts to resume a stream.
+/// Maximum consecutive failed attempts to resume a stream.
 const MAX_RESUME_FAILURES: u32 = 5;
-/// Consecutive resumed streams that brought no new event.
+/// Maximum consecutive resumed streams without a new event.
 const MAX_EMPTY_STREAMS: u32 = 100;
 /// Delay before resuming a stream if the server did not specify one.
 const DEFAULT_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -82,7 +81,7 @@ enum Linger {
     No,
     /// The response will be held back.
     Asked,
-    /// The response is held back until the timer fires. The flag says whether any log message came.
+    /// The response is held back until the timer fires. The flag says whether any log message arrived.
     Now(Pin<Box<Sleep>>, bool),
 }
 

@@ -155,7 +155,7 @@ async fn legacy(
         }
         Ok(frame) => {
             let mut error = RpcError::from_json(frame.body());
-            // The first refusal may be the one that tells the user what to do.
+            // The first refusal may be more helpful to the user than the second.
             if let Some(ConnectError::NotModern(first)) = &probed {
                 error.message = format!("{}; and `server/discover`: {first}", error.message);
             }

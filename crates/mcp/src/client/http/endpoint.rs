@@ -128,7 +128,7 @@ impl Endpoint {
         }
         let mut parts = uri.clone().into_parts();
         let Ok(authority) = bare.parse::<Authority>() else {
-            return refuse("the URL's host is invalid".to_owned());
+            return refuse(format!("the URL's host {bare:?} is invalid"));
         };
         parts.authority = Some(authority);
         let Ok(uri) = Uri::from_parts(parts) else {

@@ -43,7 +43,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
-/// Maximum background messages (cancellations, ping responses) in flight beside the calls. Further ones are dropped.
+/// Maximum background messages (cancellations, ping responses) in flight in addition to the calls. Further ones are
+/// dropped.
 const MAX_BACKGROUND_MESSAGES: usize = 64;
 /// Timeout for a message without a response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,7 +91,7 @@ impl Beside {
         self.in_vain.store(0, Ordering::Relaxed);
     }
 
-    /// Records a call that waited for log messages in vain.
+    /// Records a call that waited for log messages and received none.
     pub(super) fn was_silent(&self) {
         self.in_vain.fetch_add(1, Ordering::Relaxed);
     }
@@ -261,7 +262,7 @@ impl HttpLink {
         let mut headers = core.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(SESSION_ID, session.clone());
-        // Best effort: a server may refuse it (405) or be gone already.
+        // Best effort: a server may refuse the request (405) or may have exited.
         let _ = timeout(grace, core.request(Method::DELETE, headers, Bytes::new())).await;
     }
 

@@ -34,7 +34,7 @@ use super::{
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for the response to an HTTP/2 ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Buffer of an HTTP/1 connection in bytes. It limits a response head.
+/// Buffer of an HTTP/1 connection in bytes, which is also the size limit of a response head.
 const HTTP1_BUFFER_BYTES: usize = 256 * 1024;
 
 /// The headers of DPoP proofs (RFC 9449), and the maximum length of a nonce in bytes.
@@ -250,7 +250,8 @@ fn learn(answer: &Response<Body>, token: Option<&Access>) -> bool {
     }
 }
 
-/// Returns true if the server rejected a proof only because it lacked the nonce (RFC 9449, 9). The next proof has it.
+/// Returns true if the server rejected a proof only because it lacked the nonce (RFC 9449, 9). The next proof contains
+/// it.
 fn wants_nonce(answer: &Response<Body>, token: Option<&Access>) -> bool {
     let has_learned = learn(answer, token);
     has_learned && challenge(answer).is_some_and(|said| said.contains("use_dpop_nonce"))

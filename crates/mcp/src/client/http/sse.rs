@@ -32,7 +32,6 @@ use crate::{
 
 /// Timeouts for the head of the stream and for its first event.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for one POST.
 const POST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a POST without a response delays the next message.
 const MAX_ORDER_WAIT: Duration = Duration::from_secs(1);
@@ -56,7 +55,10 @@ pub(in crate::client) async fn connect(
     let mut stream = open(pool, &endpoint, options.max_message).await?;
     let reference = timeout(OPEN_TIMEOUT, stream.endpoint())
         .await
-        .unwrap_or_else(|_| Err("no `endpoint` event came on the stream".to_owned()))
+        .unwrap_or_else(|_| {
+            let seconds = OPEN_TIMEOUT.as_secs();
+            Err(format!("no `endpoint` event within {seconds} s"))
+        })
         .map_err(ConnectError::Unreachable)?;
     let messages = resolve(&endpoint.uri, &reference).map_err(ConnectError::Nonsense)?;
     let (link, outbound) = Duplex::new(options.label.clone(), options.max_depth, ambient);

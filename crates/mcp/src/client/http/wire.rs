@@ -1,8 +1,8 @@
 //! HTTP/1.1 connections that run inside the task of the request.
 //!
 //! An ordinary pool runs every connection in a separate task, so that each request wakes that task and is woken by it.
-//! Here the request's future polls its connection, and so does the response body afterwards. A call stays in one task
-//! from end to end, and dropping it closes the connection.
+//! Here the request's future polls its connection, and later the response body does. A call stays in one task from end
+//! to end, and dropping it closes the connection.
 //!
 //! Invariants: an idle connection has no unfinished response and is checked before it is reused. A request moves to
 //! another connection only if sending it had not begun. Idle connections are bounded in number and time. Deliberately
@@ -42,7 +42,7 @@ const MAX_IDLE_PER_AUTHORITY: usize = 256;
 /// total).
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
 const MAX_IDLE_SWEEPS: u64 = 4;
-/// Buffer of a connection in bytes. It limits a response head.
+/// Buffer of a connection in bytes, which is also the size limit of a response head.
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum iterations over a connection in one poll, before other tasks get their turn.
 const MAX_ROUNDS_PER_POLL: usize = 16;
@@ -53,7 +53,7 @@ type Running = Connection<Io, Full<Bytes>>;
 /// A connection.
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
-    /// `None` after it has ended.
+    /// `None` after the connection has ended.
     connection: Option<Pin<Box<Running>>>,
     quiet: Arc<Quiet>,
     waker: Waker,
@@ -77,7 +77,7 @@ impl Wire {
     /// Sends a request and waits for the response head.
     ///
     /// # Errors
-    /// Contains the request if sending it had not begun.
+    /// The error contains the request if sending it had not begun.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -117,7 +117,7 @@ impl Wire {
         {
             // A pending response gets the error separately.
             if let Err(error) = ended {
-                tracing::trace!("a connection ended: {error}");
+                tracing::trace!("an HTTP connection to a server failed: {error}");
             }
             self.connection = None;
         }

@@ -45,7 +45,7 @@ pub(super) fn kill_all(path: &Path) {
         return;
     }
     for pid in members(path) {
-        // Checked again after opening, because another process may have the process id by now.
+        // Membership is checked again after opening, because the process id may have been reused.
         if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
             && members(path).contains(&pid)
         {

@@ -29,7 +29,6 @@ use crate::{process_tree::Stat, unit::Enforced};
 /// Deadline for a group to become removable after its last process is dead.
 const REMOVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The control groups of one instance.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Group {
     pub(super) name: String,
@@ -114,7 +113,7 @@ impl Group {
             .collect()
     }
 
-    /// Returns whether `pid` is in all of its groups.
+    /// Returns whether `pid` is in all groups of the instance.
     pub(in crate::sandbox) fn holds(&self, pid: Pid) -> bool {
         let number = pid.as_raw_pid().to_string();
         self.directories.iter().all(|path| {
@@ -130,7 +129,7 @@ impl Group {
         }
     }
 
-    /// Returns whether it contains no living process. Zombies do not count.
+    /// Returns whether the group contains no living process. Zombies do not count.
     pub(in crate::sandbox) fn empty(&self) -> bool {
         self.directories.iter().all(|path| {
             members(path)
@@ -158,7 +157,7 @@ impl Group {
         field_of(std::str::from_utf8(&text[..length]).ok()?, "max")
     }
 
-    /// Kills all its processes as a fork bomb.
+    /// Kills all processes of the group, and records that they were a fork bomb.
     pub(in crate::sandbox) fn end_bomb(&self) {
         self.bombed.store(true, Ordering::Release);
         self.kill();
@@ -169,7 +168,7 @@ impl Group {
         self.bombed.load(Ordering::Acquire)
     }
 
-    /// Returns whether a controller accounts for its usage.
+    /// Returns whether a controller accounts for the group's usage.
     pub(in crate::sandbox) fn counts(&self) -> bool {
         self.accounts.is_some()
     }
@@ -200,7 +199,7 @@ impl Group {
         Some(usage)
     }
 
-    /// Removes it if it is empty, or becomes empty soon.
+    /// Removes the group if it is empty, or becomes empty soon.
     pub(in crate::sandbox) fn remove(&self) {
         if self.removed.swap(true, Ordering::AcqRel) {
             return;

@@ -42,7 +42,7 @@ pub(super) fn place(mount: &Mount, own: &str, controller: &str, install: &str) -
                 let version = Version::One;
                 return Ok(Place { root, version });
             }
-            Err(error) => why = format!("cannot make `{}`: {error}", root.display()),
+            Err(error) => why = format!("cannot create `{}`: {error}", root.display()),
         }
     }
     Err(format!("{why}; control groups of version 1 need root"))
@@ -60,7 +60,7 @@ pub(super) fn memory_enforced(path: &Path, expected: &str) -> Result<String, Str
         Ok(found) if found.trim() == expected => Ok(how + ", swap included"),
         _ if !swapping() => Ok(how + ", no swap in use"),
         _ => Err(format!(
-            "{how}, but swap is not counted; boot with `swapaccount=1` or switch swap off"
+            "{how}, but swap is not counted; boot with `swapaccount=1` or run `swapoff -a`"
         )),
     }
 }

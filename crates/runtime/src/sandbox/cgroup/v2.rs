@@ -64,7 +64,7 @@ pub(super) fn unified(mount: &Mount, own: &str, install: &str) -> Result<Unified
             }
         }
     }
-    Err(why + "; run it as root, or as a systemd service with `Delegate=yes`")
+    Err(why + "; run Toolwharf as root, or as a systemd service with `Delegate=yes`")
 }
 
 fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
@@ -81,7 +81,7 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
         .filter(|controller| offered.contains(**controller))
         .collect();
     // Only the root group may contain both processes and groups with controllers; it alone has no `cgroup.events`. In
-    // other groups, some controllers can be enabled next to processes, but that would make the remaining ones unusable.
+    // other groups, some controllers can be enabled next to processes, but the others would then be unusable.
     let divided = !wanted.is_empty() && base.join("cgroup.events").exists();
     if divided && !members(base).is_empty() {
         make_way(base)?;
@@ -154,7 +154,7 @@ pub(super) fn memory_enforced(path: &Path, expected: &str) -> Result<String, Str
     match fs::read_to_string(path.join("memory.swap.max")) {
         Ok(found) if found.trim() == "0" => Ok(how + ", no swap"),
         _ if !swapping() => Ok(how + ", no swap in use"),
-        _ => Err(format!("{how}, but swap is not limited; switch swap off")),
+        _ => Err(format!("{how}, but swap is not limited; run `swapoff -a`")),
     }
 }
 

@@ -14,14 +14,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::request::{Registry, Request, is_file_name};
 
-/// Prefix of the names of folders with a version in preparation.
+/// Name prefix of folders that hold a version in preparation.
 pub(super) const STAGE_PREFIX: &str = ".new-";
 /// The link to the interpreter of a virtual environment. The link inside `venv` is not used, because packages can
 /// change it.
 pub(super) const PYTHON_LINK: &str = "python";
 const CURRENT_LINK: &str = "current";
 
-/// All versions installed for one request.
+/// All installed versions of the packages that one [`Request`] (a command line of `npx` or `uvx`) names.
 #[derive(Clone)]
 pub(super) struct Cache {
     folder: PathBuf,
@@ -75,7 +75,7 @@ impl Cache {
         }
     }
 
-    /// The version that is started, if it is complete.
+    /// The pinned version, if it is complete.
     pub(super) fn current(&self) -> Option<PathBuf> {
         self.last().filter(|version| self.is_whole(version))
     }
@@ -96,7 +96,7 @@ impl Cache {
         Ok(self.is_whole(version).then_some(lease))
     }
 
-    /// The version that is started, complete or not.
+    /// The pinned version, complete or not.
     pub(super) fn last(&self) -> Option<PathBuf> {
         let version = fs::read_link(self.folder.join(CURRENT_LINK)).ok()?;
         let version = version.to_str().filter(|version| is_file_name(version))?;
@@ -112,17 +112,20 @@ impl Cache {
         Ok(stage)
     }
 
-    /// Moves the version on the stage to its place, and makes it the one that is started.
+    /// Moves the version on the stage to its place, and pins it.
     pub(super) fn publish(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
         let place = self.shelve(stage, version)?;
         self.switch(version, &stage.0.join(CURRENT_LINK))?;
         Ok(place)
     }
 
-    /// Moves the version on the stage to its place, without starting it.
+    /// Moves the version on the stage to its place, without pinning it.
     pub(super) fn shelve(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
         if !is_version(version) {
-            let why = format!("`{}` cannot be a version", version.escape_debug());
+            let why = format!(
+                "the package version `{}` cannot be a folder name",
+                version.escape_debug()
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let place = self.folder.join(version);
@@ -137,19 +140,19 @@ impl Cache {
         Ok(place)
     }
 
-    /// Makes an installed version the one that is started. `link` is a temporary name.
+    /// Pins an installed version. `link` is a temporary name.
     fn switch(&self, version: &str, link: &Path) -> io::Result<()> {
         symlink(version, link)?;
         fs::rename(link, self.folder.join(CURRENT_LINK))
     }
 
-    /// Like [`Cache::switch`], with the name of a stage as temporary name.
+    /// Like [`Cache::switch`], but uses the name of a stage as the temporary name.
     pub(super) fn switch_to(&self, version: &str, stage: &str) -> io::Result<()> {
         remove_stages(&self.folder, |_| true);
         self.switch(version, &self.folder.join(stage))
     }
 
-    /// Removes unused versions, except the one that is started and `kept`. Returns their number.
+    /// Removes unused versions, except the pinned one and `kept`. Returns their number.
     pub(super) fn prune(&self, kept: &str, stage: &str) -> usize {
         let last = self.last();
         let mut removed = 0;
@@ -165,7 +168,7 @@ impl Cache {
             if flock(&lease, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            // The version is renamed first. A partly removed one then has the name of a stage, which is never started.
+            // Renamed first: a partly removed version then has the name of a stage, which is never started.
             let gone = Stage(self.folder.join(stage));
             if fs::rename(&folder, &gone.0).is_ok() {
                 gone.remove();
@@ -178,7 +181,7 @@ impl Cache {
     /// Removes all versions if none is in use. Returns whether it did.
     pub(super) fn forget(&self, stage: &str) -> bool {
         let last = self.last();
-        // No server can start from it while it is being removed.
+        // Without this link, no server can start from a version that is being removed.
         let _ = fs::remove_file(self.folder.join(CURRENT_LINK));
         self.prune("", stage);
         match (last, fs::remove_dir(&self.folder)) {
@@ -273,7 +276,7 @@ mod tests {
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o755);
-        // A version that lost a part is installed again.
+        // An incomplete version is installed again.
         fs::remove_dir(version.join("node_modules")).unwrap();
         assert_eq!(
             (cache.current(), cache.last()),

@@ -29,7 +29,7 @@ pub(super) const INSTALL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Limits for quoted npm and uv output. The cause comes first.
 const MAX_LINES: usize = 6;
 const MAX_LINE_CHARS: usize = 300;
-/// Parts of npm and uv output that mean that a retry cannot help.
+/// Parts of npm and uv output that show that a retry cannot help.
 const LASTING_ERRORS: [&str; 4] = [
     "code E404",
     "code ETARGET",
@@ -37,7 +37,7 @@ const LASTING_ERRORS: [&str; 4] = [
     "No solution found",
 ];
 
-/// uv options: the target, and that it builds nothing.
+/// uv options: the target environment, and no builds.
 const UV_OPTIONS: [&str; 4] = ["--python", "venv/bin/python", "--no-build", "--quiet"];
 
 /// The versions and hashes of PyPI packages.
@@ -48,7 +48,7 @@ const LOCK_FILE: &str = "package-lock.json";
 const MAX_LOCK_BYTES: u64 = 64 << 20;
 /// The name of the allow-list in errors of the egress proxy.
 const ALLOW_LIST_NAME: &str = "the registries that Toolwharf's npm and uv are configured for";
-/// npm options that keep its lock file complete and disable scripts, whatever its settings say.
+/// npm options that keep the lock file complete and disable scripts, whatever npm's settings say.
 const NPM_OPTIONS: [&str; 14] = [
     "--ignore-scripts",
     "--no-audit",
@@ -171,7 +171,7 @@ impl Packages {
 }
 
 impl<'a> Making<'a> {
-    /// Finds the tools, and the registries that they are configured for.
+    /// Finds npm or uv, and the registries that it is configured for.
     async fn begin(
         packages: &'a Packages,
         label: &'a str,
@@ -235,7 +235,7 @@ impl<'a> Making<'a> {
         let step = self.step(&self.program, args.into_iter(), None);
         let done = self.done("npm", self.run(step).await?, None)?;
         serde_json::from_slice(&done.stdout)
-            .map_err(|_| Error::Failed("`npm config list --json` did not print JSON".to_owned()))
+            .map_err(|_| Error::Failed("`npm config list --json` printed no JSON".to_owned()))
     }
 
     /// Prepares the stage. Versions in `last` are preferred to newer ones.
@@ -336,7 +336,7 @@ impl<'a> Making<'a> {
             let interpreter = fs::read_link(package.join("venv/bin/python"))?;
             symlink(interpreter, package.join(PYTHON_LINK))?;
             fs::write(package.join("requirements.in"), specs)?;
-            // uv prefers versions that already exist in its output file.
+            // uv prefers versions that its output file already contains.
             if let Some(last) = last {
                 let _ = fs::copy(
                     last.join(REQUIREMENTS_FILE),
@@ -447,8 +447,8 @@ impl<'a> Making<'a> {
         let allowed = self.allowed_registries();
         let step = self.step(&self.program, install.chain(pins), Some(&allowed));
         self.done("uv", self.run(step).await?, Some(&allowed))?;
-        // Compiled for faster starts; errors are ignored. Neither uv nor the Python of the environment may do this,
-        // because they would run code from the packages' `.pth` files.
+        // The packages are compiled for faster starts; errors are ignored. Neither uv nor the environment's own Python
+        // may compile them, because both would run code from the packages' `.pth` files.
         let compile = ["-I", "-S", "-m", "compileall", "-q", "venv/lib"];
         let python = self.stage.package().join(PYTHON_LINK);
         if let Ok(python) = python.canonicalize() {
@@ -530,7 +530,7 @@ impl<'a> Making<'a> {
         let refused_hosts = allowed.map(|allowed| allowed.refused()).unwrap_or_default();
         if !refused_hosts.is_empty() {
             said.push_str(&format!(
-                "; it tried to reach `{}`, which is not among the configured registries: add it to `package_hosts` in [hosting] of \
+                "; {by} tried to reach `{}`, which is not among the configured registries: add it to `package_hosts` in [hosting] of \
                  toolwharf.toml if one of your registries keeps its files there",
                 refused_hosts.join("`, `")
             ));
@@ -649,7 +649,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 pub(super) fn disk(error: io::Error) -> Error {
-    Error::Failed(format!("cannot create the folder of a package: {error}"))
+    Error::Failed(format!("cannot use the folder of a package: {error}"))
 }
 
 /// Reads the version of the first package from its files.

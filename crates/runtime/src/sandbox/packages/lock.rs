@@ -6,7 +6,7 @@ use super::request::without_secrets;
 use super::sources::Place;
 
 const MODULES_PREFIX: &str = "node_modules/";
-const WAY_OUT: &str = "install it yourself and give its program by its full path if you trust it";
+const WAY_OUT: &str = "if you trust it, install it yourself and give its program by its full path";
 
 /// Checks `package-lock.json`.
 ///
@@ -97,7 +97,7 @@ pub(super) fn check_pypi(pins: &str) -> Result<(), String> {
         });
         if !is_pin || line.contains("://") {
             return Err(format!(
-                "its dependency `{}` is not a version of a package in an index; only those are installed: {WAY_OUT}",
+                "its dependency `{}` is not a version of a package in an index; nothing else is installed: {WAY_OUT}",
                 shown()
             ));
         }
@@ -133,7 +133,7 @@ mod tests {
             entry
         };
         let from = |url: &str| with(json!({"resolved": url}));
-        // Checks a lock file with this entry, next to a good one and to one that a bad package bundles.
+        // Checks a lock file with this entry and a valid one. The package `bad`, if `place` is inside it, is invalid.
         let check = |place: &str, entry: &Value| {
             let mut packages = json!({"": {}, "node_modules/around": good});
             if place.starts_with("node_modules/bad/") {

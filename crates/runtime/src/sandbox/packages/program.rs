@@ -81,7 +81,7 @@ fn npm_names(folder: &Path, package: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The programs of all packages of a virtual environment, without those of the environment itself.
+/// The programs of all packages in a virtual environment, without the environment's own programs.
 fn python_names(folder: &Path) -> BTreeSet<String> {
     let own = ["activate", "deactivate", "python", "pydoc", "pip"];
     let entries = fs::read_dir(folder.join("venv/bin"))

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - Only names and versions of registry packages are accepted. For a path, a URL or a repository, npm or uv would run
-//!   build code of that package outside the server's sandbox.
+//!   the package's build code outside the server's sandbox.
 //! - Errors contain no option value, and no part of a URL that may be secret.
 
 use std::path::Path;
@@ -13,7 +13,6 @@ use model::url_for_display;
 /// File systems reject longer folder names.
 const MAX_KEY_BYTES: usize = 255;
 
-/// The source of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Registry {
     Npm,
@@ -32,7 +31,6 @@ pub(super) struct Request {
     pub(super) python: Option<String>,
     /// `None`: the default program of the package.
     pub(super) program: Option<String>,
-    /// The arguments of the program.
     pub(super) args: Vec<String>,
 }
 
@@ -157,7 +155,7 @@ impl Request {
         if let Some(program) = program.as_deref().filter(|program| !is_file_name(program)) {
             let shown = program.escape_debug();
             return Err(format!(
-                "`{shown}` is not the name of a program in a package of `{by}`"
+                "`{shown}` is not the name of a program; `{by}` needs a name without `/`, not a path"
             ));
         }
         let mut parsed = Vec::new();
@@ -165,8 +163,8 @@ impl Request {
             parsed.push(registry.parse(spec).ok_or_else(|| {
                 let shown = without_secrets(spec);
                 format!(
-                    "`{}` is not a package of {} with or without a version, and others are not installed for `{by}`; \
-                     install it and give its program by its full path",
+                    "`{}` is not a package of {} (`name` or `name@version`), and Toolwharf installs nothing else with `{by}`; \
+                     install it yourself and give its program by its full path",
                     shown.escape_debug(),
                     registry.name()
                 )
@@ -183,7 +181,7 @@ impl Request {
         };
         if request.key().len() > MAX_KEY_BYTES {
             return Err(format!(
-                "the packages of `{by}` have names that are too long together"
+                "the package names of `{by}` are too long for a folder name of {MAX_KEY_BYTES} bytes"
             ));
         }
         Ok(Some(request))
@@ -225,7 +223,7 @@ pub(super) fn without_secrets(word: &str) -> String {
     }
 }
 
-/// Returns whether it is the name of an entry of a folder, not a path.
+/// Returns whether `name` is a plain file name, not a path, an option or a hidden file.
 pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |character: char| !character.is_control() && character != '/';
     !name.is_empty() && !name.starts_with(['-', '.']) && name.chars().all(plain)

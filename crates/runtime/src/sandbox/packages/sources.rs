@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - Configuration files are read here, as the user of this process, and an installation gets copies. It sees nothing
-//!   else of a home directory.
+//! - Configuration files are read here, as the user of this process, and an installation gets copies. The installation
+//!   sees nothing else of a home directory.
 //! - Only the hosts and ports of configured registries are reachable, plus the file hosts of public ones.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ const PYTHON_HOSTS: [&str; 6] = [
     "raw.githubusercontent.com",
     "downloads.python.org",
 ];
-/// The URL in lock files that npm replaces with the configured registry.
+/// The registry URL in lock files, which npm replaces with the configured registry.
 const NPM_DEFAULT: &str = "https://registry.npmjs.org/";
 
 /// The variables of this process.
@@ -249,7 +249,7 @@ impl Sources {
     /// # Errors
     /// A setting cannot be used.
     pub(super) fn add_npm(&mut self, host: &Environment, config: &Value) -> Result<(), String> {
-        let settings = config.as_object().ok_or("npm does not list its settings")?;
+        let settings = config.as_object().ok_or("npm printed no settings object")?;
         for (key, value) in settings {
             let Some(value) = value.as_str() else {
                 continue;
@@ -257,7 +257,7 @@ impl Sources {
             if key == "registry" || key.starts_with('@') && key.ends_with(":registry") {
                 let place = Place::parse(value).ok_or_else(|| {
                     let value = url_for_display(value);
-                    format!("the setting `{key}` of npm is not the URL of a registry: `{value}`")
+                    format!("npm setting `{key}` must be an `http` or `https` URL, not `{value}`")
                 })?;
                 self.registries.push(place);
             }
@@ -270,7 +270,7 @@ impl Sources {
                 self.copy(Path::new(value), Path::new(value));
             }
         }
-        // npm is not given the proxies in variables: it cannot reach them from inside.
+        // npm does not get the proxy variables, because it cannot reach these proxies from inside.
         let text = |key: &str| {
             let configured = settings.get(key).and_then(Value::as_str);
             npm_variable(host, key).or(configured)
@@ -366,7 +366,7 @@ impl Sources {
         let Some(text) = self.copy(file, inside) else {
             return Ok(None);
         };
-        // The parser's own message would contain the line, which may have a secret.
+        // The parser's own message would contain the line, which may include a secret.
         let table: Table = toml::from_str(&text)
             .map_err(|_| format!("the uv settings `{}` are not valid TOML", file.display()))?;
         let mut kept = table.clone();
@@ -380,8 +380,8 @@ impl Sources {
         ] {
             kept.remove(name);
         }
-        let kept =
-            toml::to_string(&kept).map_err(|_| format!("`{}` cannot be copied", file.display()))?;
+        let kept = toml::to_string(&kept)
+            .map_err(|_| format!("the uv settings `{}` cannot be copied", file.display()))?;
         self.files.insert(inside.to_owned(), kept.into_bytes());
         Ok(Some(table))
     }

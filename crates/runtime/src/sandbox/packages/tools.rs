@@ -11,8 +11,8 @@ use crate::sandbox::confine::is_system;
 use crate::search::{is_executable, own_path};
 
 /// Options of newer npm versions that reject dependencies which are not registry packages. They are a second line of
-/// defence, used only if npm knows them, since it would reject an unknown option. `--allow-remote` is not used: npm
-/// 11.19 would then reject every package with bundled dependencies.
+/// defence. They are used only if npm knows them, because npm would reject an unknown option. `--allow-remote` is not
+/// used: npm 11.19 would then reject every package with bundled dependencies.
 const FLAGS: [(&str, &str); 3] = [
     ("'allow-git'", "--allow-git=none"),
     ("'allow-file'", "--allow-file=none"),
@@ -21,7 +21,7 @@ const FLAGS: [(&str, &str); 3] = [
 /// The file in npm's folder that defines its options.
 const DEFINITIONS_FILE: &str = "node_modules/@npmcli/config/lib/definitions/definitions.js";
 
-/// The host programs that an installation sees.
+/// The host programs that are visible to an installation.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     /// Read-only paths, in addition to the system folders.

@@ -66,7 +66,7 @@ pub(super) fn search(
         for entry in entries.flatten() {
             *left = left.checked_sub(1).ok_or_else(|| {
                 format!(
-                    "`{}` has more than {MAX_SEARCHED} files, which is too many to find secrets in; name folders that the \
+                    "`{}` has more than {MAX_SEARCHED} files, too many to search for secrets; list folders that the \
                      server does not need in `\"sandbox\": {{\"hide\": […]}}`",
                     folder.display()
                 )
@@ -100,7 +100,7 @@ fn is_hidden(path: &Path, kind: FileType) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
     let may_be_key =
         ending.is_some_and(|ending| KEY_EXTENSIONS.contains(&ending.to_ascii_lowercase().as_str()));
-    // A file that cannot be read may hold one.
+    // A file that cannot be read may hold a private key.
     may_be_key && kind.is_file() && has_private_key(path).unwrap_or(true)
 }
 

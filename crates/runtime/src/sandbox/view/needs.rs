@@ -54,7 +54,6 @@ const MAX_SIBLINGS: usize = 2_000;
 /// How a needed path is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A single file.
     File,
     /// An installed folder without personal secrets: `node_modules`, a virtual environment, an installation prefix.
     Installed,
@@ -73,8 +72,8 @@ pub(super) struct Needs {
     pub(super) named: BTreeSet<PathBuf>,
 }
 
-/// Returns what `program` needs. `interpreter` runs it if it is in an installed package. In that case, links and `#!`
-/// lines of the package make nothing else visible.
+/// Returns what `program` needs. `interpreter` is set if the program is in an installed package. In that case, links
+/// and `#!` lines of the package make nothing else visible.
 pub(super) fn needs(
     launch: &Launch,
     program: &Path,
@@ -122,7 +121,7 @@ pub(super) fn mentioned(launch: &Launch) -> BTreeSet<PathBuf> {
     let Program::Command { args, .. } = &launch.program else {
         return BTreeSet::new();
     };
-    // A path may contain blanks. Then it is a whole argument, or everything after a `=`.
+    // A path that contains blanks is a whole argument, or everything after a `=`.
     let whole = args.iter().flat_map(|arg| {
         [
             Some(arg.as_str()),
@@ -212,7 +211,7 @@ impl Needs {
         self.roots.insert((path.to_owned(), kind));
     }
 
-    /// Adds what `path` needs around it to work. `is_code`: it is executed, not only read.
+    /// Adds the files around `path` that it needs to work. `is_code`: `path` is executed, not only read.
     fn around(&mut self, path: &Path, is_code: bool) {
         let is_below = |all: &[&str]| all.iter().any(|one| path.starts_with(one));
         if is_below(&NEVER_SHOWN) || is_below(&SYSTEM) || path.parent().is_none() {
@@ -374,7 +373,7 @@ fn is_project(folder: &Path) -> bool {
 }
 
 /// Returns whether every user may create files in a folder and remove only their own, as in `/tmp`. Such a folder is no
-/// project, whatever others have put there.
+/// project, whatever other users have put there.
 fn is_shared(folder: &Path) -> bool {
     let metadata = folder.metadata();
     metadata.is_ok_and(|metadata| metadata.mode() & 0o1002 == 0o1002)

@@ -5,8 +5,8 @@
 //!
 //! - Toolwharf's own files ([`Own`]) are in no plan, whatever is shown around them. Exception: the server's package and
 //!   its volumes.
-//! - A folder that contains something hidden is assembled from its other entries. A hidden file stays hidden when a
-//!   host program replaces it. A file created in such a folder later is not visible until the next start.
+//! - A folder that contains something hidden is assembled from its other entries. A hidden file stays hidden even when
+//!   a host program replaces the file. A file created in such a folder later is not visible until the next start.
 //! - Explicit `mounts` and `show` paths are not searched for secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub struct Own {
     packages: Option<PathBuf>,
 }
 
-/// A step in making the view.
+/// A step in building the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A link and its target.
@@ -64,7 +64,6 @@ pub(in crate::sandbox) struct Plan {
     pub(in crate::sandbox) bound: BTreeMap<PathBuf, Identity>,
 }
 
-/// The input of a plan.
 pub(in crate::sandbox) struct Wanted<'a> {
     pub(in crate::sandbox) launch: &'a Launch,
     pub(in crate::sandbox) sandbox: &'a Sandbox,
@@ -360,7 +359,7 @@ impl Making<'_> {
                 // With write access, a server could replace a single file, or create one that does not exist yet.
                 if let Some(file) = own.iter().find(|own| !own.is_dir()) {
                     let why = format!(
-                        "`{}` would be writable with Toolwharf's own `{}` in it; mount a folder without that",
+                        "`{}` cannot be mounted writable, because it contains Toolwharf's own `{}`; mount another folder",
                         from.display(),
                         file.display()
                     );
@@ -416,8 +415,8 @@ impl Making<'_> {
         self.binds += 1;
         if self.binds > MAX_BINDS {
             let why = format!(
-                "hiding the secrets in its folders takes more than {MAX_BINDS} mounts, one for each other file, such as \
-                 `{}`; give the server a folder without secrets, or show the folder unchanged with \
+                "hiding the secrets in the server's folders takes more than {MAX_BINDS} mounts, one for each file that \
+                 stays visible, such as `{}`; give the server a folder without secrets, or show it unchanged with \
                  `\"sandbox\": {{\"show\": […]}}`",
                 from.display()
             );

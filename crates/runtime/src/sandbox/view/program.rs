@@ -25,7 +25,7 @@ pub(in crate::sandbox) fn resolve(program: &str, search: &OsStr) -> Result<PathB
         let path = PathBuf::from(program);
         if !path.is_absolute() {
             return Err(refused(format!(
-                "`{program}` is neither a name nor an absolute path"
+                "`{program}` is neither a name nor an absolute path; give its full path"
             )));
         }
         path.exists().then_some(path)

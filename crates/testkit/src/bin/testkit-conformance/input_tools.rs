@@ -170,7 +170,7 @@ async fn stateful(
                 }
             }
         }
-        // The responses in this request answered this round. A further round needs another request.
+        // The responses in this request answer one round. A further round needs another request.
         if is_modern(context) {
             responses = None;
         }

@@ -140,7 +140,7 @@ impl Shared {
             }
         };
         if timeout(SEND_LIMIT, settled).await.is_err() {
-            // The client left before the acknowledgement, so no sink will follow.
+            // The client disconnected before the acknowledgement, so no sink will be added.
             self.opening.store(0, Ordering::SeqCst);
         }
     }

@@ -29,7 +29,7 @@ use crate::{
 
 /// Lifetime of a task after its creation.
 const TASK_LIFETIME: Duration = Duration::from_secs(300);
-/// When more tasks exist, the oldest are dropped.
+/// Maximum number of tasks; beyond it, the oldest ones are dropped.
 const MAX_TASKS: usize = 1000;
 /// The poll interval that clients are asked to use.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -224,7 +224,7 @@ async fn close_stream(server: &Server, context: &Context) {
     let handle = sessions.sessions.read().await.get(id).cloned();
     if let Some(handle) = handle {
         for stream in 0..MAX_STREAMS {
-            // Fails for numbers without a stream.
+            // Fails if no stream has this number.
             let _ = handle.close_sse_stream(stream, Some(RECONNECT_DELAY)).await;
         }
     }

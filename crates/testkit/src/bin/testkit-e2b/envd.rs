@@ -131,7 +131,7 @@ fn sandbox(world: &World, headers: &HeaderMap) -> Result<Arc<Sandbox>, Wrong> {
     if headers.contains_key("x-api-key") {
         return Err(wrong(
             "invalid_argument",
-            "the key of the API is not for sandboxes",
+            "the API key must not be sent to a sandbox",
         ));
     }
     if header("e2b-sandbox-port") != Some(ENVD_PORT) {
@@ -275,7 +275,7 @@ fn run(
         .map_err(|error| invalid(format!("error starting process '{}': {error}", process.cmd)))?;
     let pid = child
         .id()
-        .ok_or_else(|| invalid("it ended at once".to_owned()))?;
+        .ok_or_else(|| invalid("the process ended at once".to_owned()))?;
     let (input, inputs) = mpsc::channel(1);
     let (listener, events) = mpsc::channel(MAX_QUEUED_EVENTS);
     let config = json!({ "cmd": process.cmd, "args": process.args, "envs": process.envs });
@@ -463,6 +463,6 @@ async fn send_signal(
     };
     match signal(command.pid, asked) {
         true => Ok(Json(json!({}))),
-        false => Err(wrong("internal", "error sending signal: it has ended")),
+        false => Err(wrong("internal", "error sending signal: exited")),
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Sandbox {
 pub(crate) struct Command {
     pub(crate) pid: u32,
     pub(crate) config: serde_json::Value,
-    /// The channel to its stdin. `None` after stdin was closed or the command has ended.
+    /// The channel to the command's stdin. `None` after stdin was closed or the command has ended.
     pub(crate) input: Mutex<Option<mpsc::Sender<Input>>>,
     /// The listener for output events, as JSON. Without one, output is lost.
     pub(crate) listener: Mutex<Option<mpsc::Sender<String>>>,

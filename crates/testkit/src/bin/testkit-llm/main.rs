@@ -150,7 +150,7 @@ impl Inner {
     fn turn(&mut self, view: &View, headers: &HeaderMap, body: &Value) -> Result<Turn, Refusal> {
         let Some(turn) = self.script.turns.get(self.next).cloned() else {
             return Err(Refusal::invalid(format!(
-                "the script has {} turns, and this is one more",
+                "the script has only {} turns, and this request needs another one",
                 self.script.turns.len()
             )));
         };
@@ -219,7 +219,7 @@ async fn answer(
     let body: Value = match serde_json::from_slice(&body) {
         Ok(body) => body,
         Err(error) => {
-            return Refusal::invalid(format!("the body is no JSON: {error}")).answer(api);
+            return Refusal::invalid(format!("the body is not JSON: {error}")).answer(api);
         }
     };
     let (number, turn) = {

@@ -191,11 +191,11 @@ impl Expect {
             }
         };
         if let Some(part) = &self.last_text {
-            let what = format!("the last text is {:?}, without {part:?}", view.last_text);
+            let what = format!("the last text {:?} lacks {part:?}", view.last_text);
             check(view.last_text.contains(part), what);
         }
         if let Some(part) = &self.system {
-            let what = format!("the system prompt is {:?}, without {part:?}", view.system);
+            let what = format!("the system prompt {:?} lacks {part:?}", view.system);
             check(view.system.contains(part), what);
         }
         if let Some(tools) = &self.tools {

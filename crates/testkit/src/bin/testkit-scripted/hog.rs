@@ -86,8 +86,8 @@ pub(crate) fn fill(path: &str, mib: u64) -> std::io::Result<String> {
     Ok(mib.to_string())
 }
 
-/// Writes to a file for `time`, and continues when the disk is full. With `anew`, the file is truncated each time a
-/// write fails. Returns how many writes failed.
+/// Writes to a file for `time`, and continues when the disk is full. If `anew`, the file is truncated after each failed
+/// write. Returns how many writes failed.
 pub(crate) fn flood(path: &str, time: Duration, anew: bool) -> std::io::Result<String> {
     let until = Instant::now() + time;
     let mut file = fs::File::create(path)?;

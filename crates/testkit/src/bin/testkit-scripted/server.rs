@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) struct Server {
     pub(crate) options: Options,
-    /// The number of listed tools `tool_N`, and the start of their descriptions.
+    /// The number of listed tools `tool_N`, and the text that their descriptions begin with.
     pub(crate) listed: Mutex<(usize, String)>,
     /// Requests to the client that wait for a response.
     pub(crate) waiting: Mutex<HashMap<String, mpsc::Sender<String>>>,

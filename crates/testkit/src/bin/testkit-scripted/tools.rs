@@ -60,7 +60,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         _ => serde_json::from_str(raw).unwrap_or_default(),
     };
     if name == "freeze" {
-        // Runs in the reader, so nothing is read during the sleep.
+        // This runs in the reader, so no input is read during the sleep.
         std::thread::sleep(Duration::from_millis(arguments["ms"].as_u64().unwrap_or(0)));
     }
     if is_immediate(name) || server.options.also.iter().any(|also| also == name) {
@@ -347,7 +347,7 @@ fn sleep_until_cancelled(id: &str, mut left: Duration, out: &Out, session: &Sess
         }
         let pause = left.min(CANCEL_POLL_INTERVAL);
         let woken = session.cancel.wait_for(&mut cancelled, pause);
-        // When another call's cancellation wakes this one early, it sleeps a little longer than requested.
+        // After an early wake-up by another call's cancellation, this call sleeps a little longer than requested.
         if woken.timed_out() {
             left -= pause;
         }

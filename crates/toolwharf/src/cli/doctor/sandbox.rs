@@ -159,7 +159,7 @@ pub(super) fn not_shown(server: &str, paths: &[String]) -> (String, String) {
         "server {server} names {}{more}, which its sandbox does not show",
         shown.join(", ")
     );
-    let help = "if it needs them, add `\"sandbox\": {\"show\": [\"PATH\"]}` (read-only) or `mounts`; \
+    let help = "if the server needs them, add `\"sandbox\": {\"show\": [\"PATH\"]}` (read-only) or `mounts`; \
                 `toolwharf get NAME` lists the visible files";
     (what, help.to_owned())
 }

@@ -48,7 +48,7 @@ pub(crate) async fn goes_on(host: &Host, id: &str, before: &[String]) {
     assert_eq!(host.events_of(id, "ready").await.len(), 1);
 }
 
-/// Stops the product. Nothing of these servers may be left.
+/// Stops the product, and asserts that nothing of these servers is left.
 pub(crate) async fn stop(host: Host, ids: &[&str]) {
     host.stop().await;
     for id in ids {
