@@ -309,11 +309,10 @@ impl Seen {
             };
             name = executed.display().to_string();
         }
-        // Compare the files by device and inode: a process can change its name, but not the file that it executes.
         let same = |path: &PathBuf| Some(file(path)? == file(&program)?);
         let same = host.runtime_path.as_ref().and_then(same);
         let own = match options.provider {
-            Provider::Gvisor => same.unwrap_or_else(|| name.contains("runsc")),
+            Provider::Gvisor => is_gvisor(&name, same),
             _ => VM_PROGRAMS.iter().any(|vm| name.contains(vm)),
         };
         match own {
@@ -321,6 +320,16 @@ impl Seen {
             false => Kernel::Other(format!("`{name}`")),
         }
     }
+}
+
+/// Returns whether a process of this name is gVisor's `runsc-sandbox`. `is_runtime`: whether it executes the file of the
+/// daemon's runtime, by device and inode, if known.
+///
+/// Both are needed: a process can choose its name, and any other runtime executes its own file (`runc init`) just before
+/// it executes the container's program.
+fn is_gvisor(name: &str, is_runtime: Option<bool>) -> bool {
+    let file = name.rsplit('/').next().unwrap_or_default();
+    file.starts_with("runsc") && is_runtime != Some(false)
 }
 
 /// Reads resource usage from the daemon.
@@ -367,5 +376,27 @@ impl runtime::handle::Meter for Meter {
             })
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_gvisor;
+
+    #[test]
+    fn gvisor_is_recognised_by_name_and_file() {
+        assert!(is_gvisor("runsc-sandbox", Some(true)));
+        assert!(is_gvisor("runsc-sandbox", None));
+        for (name, is_runtime) in [
+            // A program of the container that calls itself so.
+            ("runsc-sandbox", Some(false)),
+            // Another runtime, before it executes the container's program.
+            ("runc", Some(true)),
+            ("/usr/sbin/runc", Some(true)),
+            ("/bin/cat", Some(false)),
+            ("/bin/cat", None),
+        ] {
+            assert!(!is_gvisor(name, is_runtime), "{name}");
+        }
     }
 }
