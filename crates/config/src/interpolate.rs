@@ -265,8 +265,11 @@ mod tests {
             "Bearer ${login:hub}",
             "error: `${login:hub}` can only be the whole value of a variable in `env`",
         );
-        for text in ["${", "${A", "${}", "${A%b}", "${1}", "${env:}"] {
-            check(text, "error: `${` is not followed by a known form");
+        for text in ["${", "${A"] {
+            check(text, "error: a `${` has no closing `}`");
+        }
+        for text in ["${}", "${A%b}", "${1}", "${env:}"] {
+            check(text, "error: a `${…}` has an unknown form");
         }
         assert!(Error::Input("my-key".into()).help().contains("${MY_KEY}"));
     }

@@ -382,7 +382,7 @@ async fn redirects_that_are_no_answer() {
     for (query, part) in [
         ("code=c", "another sign-in"),
         ("code=c&state=wrong", "another sign-in"),
-        ("state=STATE", "no code"),
+        ("state=STATE", "neither a code"),
         (
             "code=c&state=STATE&iss=https%3A%2F%2Fevil.example",
             "evil.example",

@@ -41,7 +41,7 @@ pub mod unit;
 
 pub use handle::{Exit, Handle, Usage};
 pub use host::Host;
-pub use ports::{Ports, notice as port_notice};
+pub use ports::{Ports, notice as port_notice, used_by};
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use sandbox::packages::{Package, PackageOptions, Packages};

@@ -20,7 +20,9 @@ mod holder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener as StdListener};
+use std::net::{
+    IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener as StdListener, ToSocketAddrs as _,
+};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
@@ -278,6 +280,25 @@ fn choose(
             PORT_RANGE.end - 1
         ),
     })
+}
+
+/// Names the process that listens on `address` (`ADDR:PORT`), for messages: ", which `nginx` (process 7) uses". Empty if
+/// it cannot be found.
+#[must_use]
+pub fn used_by(address: &str) -> String {
+    let addresses = address.to_socket_addrs().into_iter().flatten();
+    let mut holders = addresses.filter_map(|address| match address {
+        SocketAddr::V4(address) => holder::of(address),
+        SocketAddr::V6(address) => {
+            let ip = address
+                .ip()
+                .to_ipv4_mapped()
+                .unwrap_or(Ipv4Addr::UNSPECIFIED);
+            holder::of(SocketAddrV4::new(ip, address.port()))
+        }
+    });
+    let holder = holders.next();
+    holder.map_or_else(String::new, |holder| format!(", which {holder} uses"))
 }
 
 fn lost(error: io::Error) -> Error {

@@ -218,15 +218,18 @@ impl ProcessTree {
         found
     }
 
-    /// Kills all living members and returns them. Repeat until no member is found: members may take time to die, and
-    /// may have forked.
-    pub(crate) fn kill(&self) -> Found {
+    /// Kills all living members except those in the groups of `spared` leaders, and returns all. Repeat until no member
+    /// is found, because they may still be dying, and may have forked.
+    pub(crate) fn kill(&self, spared: &[Pid]) -> Found {
         let found = self.find();
         for &pid in &found.members {
             // A failure means that the process is gone, or that this user may not kill it.
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
                 && let Some(stat) = Stat::read(pid)
                 && let Marked::Yes = self.holds(&stat)
+                && !spared
+                    .iter()
+                    .any(|leader| leader.as_raw_pid() == stat.group)
             {
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             }

@@ -3,7 +3,8 @@
 //! A sentinel is the host's own binary, started again with an argument known only to the host. The binary then calls
 //! [`main`] and does nothing else. Host and sentinel are connected by a socket. While the host lives, the sentinel only
 //! keeps the list of leaders. When the socket ends, however the host ended, it kills the processes on the list, then
-//! all processes with the run's marker, and exits.
+//! all processes with the run's marker, and exits. Clients such as `docker run` get SIGTERM and a second to stop their
+//! container first.
 //!
 //! # Protocol
 //!
@@ -59,7 +60,12 @@ pub(crate) use self::link::{Link, announce};
 
 /// Limit for the sweep, which repeats while it finds processes.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a container client to stop its container.
+const CLIENT_GRACE: Duration = Duration::from_secs(1);
+const CONTAINER_CLIENTS: [&str; 3] = ["docker", "nerdctl", "podman"];
 const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+/// The highest priority (setpriority(2)).
+const PRIORITY: i32 = -20;
 /// The list is pruned when it has this many entries, because a failed `exec` leaves an entry behind.
 const PRUNE_AT: usize = 64;
 
@@ -100,6 +106,8 @@ fn run() -> io::Result<()> {
     let _ = rustix::process::setsid();
     // The name shown by `ps`, which would otherwise be `exe`.
     let _ = fs::write("/proc/self/comm", "wharf-sentinel");
+    // Needs root or CAP_SYS_NICE. On a busy machine, nothing should then outlive the host for longer.
+    let _ = rustix::process::setpriority_process(None, PRIORITY);
     let _deaf = Deaf::new()?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut host = Host::new(socket.try_clone()?);
@@ -331,19 +339,39 @@ impl List {
 
     fn kill(&mut self, run: &str) {
         self.kill_guests();
+        let (clients, others): (Vec<Pid>, Vec<Pid>) =
+            self.valid().into_iter().partition(runs_container_client);
         // First the process groups, each with one signal: members cannot escape it by forking.
-        for leader in self.valid() {
+        for leader in others {
             let _ = kill_process_group(leader, Signal::KILL);
         }
-        let deadline = Instant::now() + SWEEP_TIMEOUT;
+        for leader in &clients {
+            let _ = kill_process_group(*leader, Signal::TERM);
+        }
+        let begun = Instant::now();
         loop {
-            let found = ProcessTree::run(self.valid(), run).kill();
-            if found.nothing() || Instant::now() >= deadline {
+            let spared = match begun.elapsed() < CLIENT_GRACE {
+                true => &clients[..],
+                false => &[],
+            };
+            let found = ProcessTree::run(self.valid(), run).kill(spared);
+            if found.nothing() || begun.elapsed() >= SWEEP_TIMEOUT {
                 return;
             }
             std::thread::sleep(SWEEP_INTERVAL);
         }
     }
+}
+
+/// Returns whether a program of this name is a client of a container daemon. `docker run` stops its container on
+/// SIGTERM, and leaves it running on SIGKILL.
+pub(crate) fn is_container_client(name: &str) -> bool {
+    CONTAINER_CLIENTS.contains(&name)
+}
+
+fn runs_container_client(pid: &Pid) -> bool {
+    let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_pid()));
+    name.is_ok_and(|name| is_container_client(name.trim_end()))
 }
 
 #[cfg(test)]

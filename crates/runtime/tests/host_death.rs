@@ -5,6 +5,7 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -62,6 +63,34 @@ async fn kill_9_of_the_host_leaves_nothing() {
         host.gone("the families to die").await;
         eprintln!("100 and more processes gone after {:?}", killed.elapsed());
     }
+}
+
+/// `docker run` stops its container on SIGTERM only.
+#[tokio::test]
+async fn container_clients_can_stop_their_containers() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = |name: &str, on_sigterm: &str| {
+        let path = dir.path().join(name);
+        let script =
+            format!("#!/bin/sh\ntrap '{on_sigterm}' TERM\necho up\nwhile :; do sleep 0.02; done\n");
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let stopped = |name: &str| dir.path().join(format!("{name}.stopped"));
+    let stop = "echo > \"$0.stopped\"; exit";
+    let clients = [
+        client("docker", stop),
+        client("podman", ""),
+        client("other", stop),
+    ];
+    let [one, two, three] = clients.each_ref().map(String::as_str);
+    let mut host = Host::start(&["programs", one, two, three]);
+    host.ready();
+    host.child.kill().unwrap();
+    host.gone("the clients to end").await;
+    assert!(stopped("docker").exists(), "it got SIGTERM");
+    assert!(!stopped("other").exists(), "other programs get SIGKILL");
 }
 
 #[tokio::test]

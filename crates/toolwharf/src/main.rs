@@ -4,6 +4,7 @@
 //! [`rest`], the command line in [`cli`].
 
 mod cli;
+mod first_process;
 mod kubernetes;
 mod logs;
 mod memory;
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
             return runtime::sandbox::shim_main(&arguments.collect::<Vec<_>>());
         }
         _ => {}
+    }
+    if first_process::is_this() {
+        return first_process::main();
     }
     mcp::gather::on_release(memory::give_back_here);
     cli::main()

@@ -78,7 +78,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (listener, endpoint) = Endpoint::bind(listen).await?;
     let (settings, address) = (&base.config.settings, endpoint.address);
     let audiences = bases(settings, address);
-    let apps = Apps::open(settings, address, endpoint.is_fixed, &audiences).await?;
+    let apps = Apps::open(settings, address, &audiences).await?;
     let myself = LoopDetection::at(&[address]);
     myself.leave_out(&mut base.config);
     warn_of(&base.config);
@@ -197,7 +197,10 @@ struct Endpoint {
 impl Endpoint {
     async fn bind(listen: &str) -> anyhow::Result<(TcpListener, Self)> {
         let listener = TcpListener::bind(listen).await.with_context(|| {
-            format!("cannot listen on {listen}; choose another address with --listen ADDR:PORT (0 picks a free port)")
+            format!(
+                "cannot listen on {listen}{}; choose another address with --listen ADDR:PORT (0 picks a free port)",
+                runtime::used_by(listen)
+            )
         })?;
         let address = listener.local_addr()?;
         let endpoint = Self {

@@ -109,7 +109,7 @@ async fn a13_a_turn_limit_ends_a_runaway_loop_with_a_clear_message() {
     let (kind, message) = set.trouble("go").await;
     assert_eq!(kind, ErrorKind::TurnLimit);
     assert!(
-        message.contains("4 turns") && message.contains("`max_turns`"),
+        message.contains("4 consecutive turns") && message.contains("`max_turns`"),
         "{message}"
     );
     assert_eq!(set.llm.requests().await.len(), 4);

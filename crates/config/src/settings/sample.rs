@@ -172,7 +172,7 @@ network = "bridge"            # for servers with an open network
 # url = "https://registry.modelcontextprotocol.io"
 
 [console]
-# MCP Apps are served from a separate origin, which serves nothing else. Default: the port after `listen`, or any free one.
+# MCP Apps are served from a separate origin, which serves nothing else. Default: a free port.
 # apps_listen = "127.0.0.1:6281"
 # The address of that origin for browsers on other machines. Without it, they do not show Apps.
 # apps_url = "https://apps.example.com"

@@ -1,7 +1,8 @@
 //! The runtimes available here, and which of them a server gets (H18).
 //!
 //! Stronger isolation is preferred. The settings say which providers may be used. A provider is probed before it is
-//! used, and the result is cached for a while. Invariants: a server that names a provider gets that provider or none; a
+//! used, and the result is cached for a while. A probe that times out is inconclusive: the previous result stays.
+//! Invariants: a server that names a provider gets that provider or none; a
 //! server that asks for a sandbox never runs on the host itself.
 
 use std::{
@@ -233,16 +234,22 @@ impl Runtimes {
     }
 
     async fn probe(&self, provider: Provider, runtime: &Arc<dyn Runtime>) -> Result<String, Error> {
-        if let Some(known) = self.probes.lock().get(&provider)
+        let known = self.probes.lock().get(&provider).cloned();
+        if let Some(known) = &known
             && known.until > Instant::now()
         {
             return known.outcome.clone();
         }
         let tried = tokio::time::timeout(PROBE_TIMEOUT, runtime.probe()).await;
-        let outcome = tried.unwrap_or(Err(Error::Timeout {
+        let tried = tried.unwrap_or(Err(Error::Timeout {
             what: "checking the provider",
             within: PROBE_TIMEOUT,
         }));
+        let outcome = match (tried, known) {
+            // A busy machine says nothing about the provider.
+            (Err(Error::Timeout { .. }), Some(known)) => known.outcome,
+            (tried, _) => tried,
+        };
         let fresh = if outcome.is_ok() {
             PROBE_TTL.0
         } else {
@@ -387,6 +394,37 @@ mod tests {
         fn launch(&self, _unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
             Box::pin(async { Err(Error::Failed("nothing is run here".to_owned())) })
         }
+    }
+
+    /// Works at first, then answers no more.
+    #[derive(Default)]
+    struct Busy(std::sync::atomic::AtomicBool);
+
+    impl Runtime for Busy {
+        fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
+            match self.0.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                false => Works.probe(),
+                true => Box::pin(std::future::pending()),
+            }
+        }
+
+        fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
+            Works.launch(unit)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_times_out_changes_nothing() {
+        let busy: Arc<dyn Runtime> = Arc::new(Busy::default());
+        let all = Runtimes::new(Works, BTreeMap::new(), BTreeSet::new());
+        for _ in 0..3 {
+            let outcome = all.probe(Provider::Process, &busy).await;
+            assert_eq!(outcome.ok().as_deref(), Some("it works"));
+            tokio::time::advance(PROBE_TTL.0).await;
+        }
+        let never: Arc<dyn Runtime> = Arc::new(Busy(true.into()));
+        let outcome = all.probe(Provider::Runc, &never).await;
+        assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
     }
 
     #[tokio::test(start_paused = true)]

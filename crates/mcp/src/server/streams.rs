@@ -5,8 +5,8 @@
 //! connection's right to read one of them; a connection that resumes a stream takes this right from the previous
 //! reader. An event gets its number when a reader fetches it, and is then held for a while ([`super::replay`]), because
 //! data written to a connection may never have arrived. A call whose stream has no reader is abandoned after
-//! [`ABANDON_GRACE`] ([`Answerer::abandoned`]). Clients before 2025-11-25 do not resume such a stream, so their calls
-//! are abandoned at once.
+//! [`ABANDON_GRACE`] ([`Answerer::abandoned`]): in no version is a broken stream a cancellation (2025-03-26 basic/transports "Sending
+//! Messages to the Server").
 //!
 //! The session's own stream can always be resumed, if necessary with a gap. Otherwise the client would receive nothing.
 //!
@@ -72,7 +72,7 @@ impl Session {
         }
     }
 
-    /// Returns true if the client expects streams to begin with an event without data, and resumes interrupted streams.
+    /// Returns true if the client expects streams to begin with an event without data.
     #[must_use]
     pub fn is_primed(&self) -> bool {
         self.face()
@@ -265,12 +265,7 @@ impl Answerer {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn abandoned(&self) {
-        let grace = if self.session.is_primed() {
-            ABANDON_GRACE
-        } else {
-            Duration::ZERO
-        };
-        let mut over = pin!(sleep(grace));
+        let mut over = pin!(sleep(ABANDON_GRACE));
         let mut armed = None;
         poll_fn(|cx| {
             let since = {
@@ -285,7 +280,7 @@ impl Answerer {
                 return Poll::Pending;
             };
             if armed.replace(since) != Some(since) {
-                over.as_mut().reset(since + grace);
+                over.as_mut().reset(since + ABANDON_GRACE);
             }
             ready!(over.as_mut().poll(cx));
             let mut streams = self.session.streams.lock();

@@ -117,7 +117,7 @@ async fn unacceptable_answers_end_the_call() {
             "not a response",
         ),
         ("[]", "object"),
-        ("{", "refused"),
+        ("{", "is invalid"),
         ("", "empty"),
     ] {
         check(plain(body), expect).await;

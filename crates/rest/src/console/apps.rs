@@ -42,7 +42,7 @@ pub struct Apps {
 }
 
 impl Apps {
-    /// Listens next to the gateway, or at the configured address. `None`: browsers on other machines use the gateway,
+    /// Listens on a free port of the gateway's address, or at the configured address. `None`: browsers on other machines use the gateway,
     /// and the settings do not say how they reach this listener.
     ///
     /// # Errors
@@ -50,7 +50,6 @@ impl Apps {
     pub async fn open(
         settings: &Settings,
         gateway: SocketAddr,
-        is_fixed: bool,
         bases: &[String],
     ) -> anyhow::Result<Option<Self>> {
         let console = &settings.console;
@@ -62,10 +61,14 @@ impl Apps {
         let listener = match &console.apps_listen {
             Some(wanted) => TcpListener::bind(wanted).await.with_context(|| {
                 format!(
-                    "cannot listen on {wanted}: choose another address as `console.apps_listen`"
+                    "cannot listen on {wanted}{}: choose another address as `console.apps_listen`",
+                    runtime::used_by(wanted)
                 )
             })?,
-            None => beside(gateway, is_fixed).await?,
+            // The next port after the gateway's would be in the way of a second gateway.
+            None => TcpListener::bind((gateway.ip(), 0))
+                .await
+                .with_context(|| format!("cannot listen on a port of {}", gateway.ip()))?,
         };
         let address = listener.local_addr()?;
         let origin = match &console.apps_url {
@@ -111,20 +114,6 @@ impl Apps {
             }
         }
     }
-}
-
-/// Listens on the next port after the gateway's if the gateway's port is configured (`is_fixed`) and the next one is
-/// free, otherwise on any free port.
-async fn beside(gateway: SocketAddr, is_fixed: bool) -> anyhow::Result<TcpListener> {
-    if is_fixed
-        && let Some(port) = gateway.port().checked_add(1)
-        && let Ok(listener) = TcpListener::bind((gateway.ip(), port)).await
-    {
-        return Ok(listener);
-    }
-    TcpListener::bind((gateway.ip(), 0))
-        .await
-        .with_context(|| format!("cannot listen on any port of {}", gateway.ip()))
 }
 
 fn answer(request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -9,6 +9,7 @@
 //!   when the server has printed a line. After it receives a line, it sends one to the server. Then it prints the
 //!   server's output and the list of visible files.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families forever.
+//! - `runtime-victim programs PROGRAM…`: like `host`, but starts these programs, each of which prints a line.
 //! - `runtime-victim code`: starts a child that exits with code 7, and prints its exit as reported.
 //! - `runtime-victim install DIR COMMAND ARGUMENT…`: installs the package that the command line names into DIR, and
 //!   prints the result.
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         ["rootless", dir, script] => rootless(dir, script),
         ["view", spec] => view(spec),
         ["install", dir, program, ref args @ ..] => install(dir, program, args),
+        ["programs", ref programs @ ..] => run_programs(programs),
         ["storm"] => storm(),
         ["code"] => code(),
         _ => ExitCode::from(64),
@@ -87,6 +89,26 @@ async fn host(count: &str, exit: bool) -> ExitCode {
     if exit {
         std::process::exit(3);
     }
+    std::future::pending().await
+}
+
+#[tokio::main]
+async fn run_programs(programs: &[&str]) -> ExitCode {
+    let spawner = spawner();
+    let mut instances = Vec::new();
+    for program in programs {
+        let command = Program::Command {
+            program: (*program).to_owned(),
+            args: Vec::new(),
+        };
+        let unit = Unit::new(*program, Launch::new(command, Place::Host));
+        let mut instance = spawner.spawn(unit).await.expect("the program runs");
+        let mut line = String::new();
+        let mut stdout = BufReader::new(&mut instance.stdout);
+        stdout.read_line(&mut line).await.expect("a line");
+        instances.push(instance);
+    }
+    say("ready");
     std::future::pending().await
 }
 

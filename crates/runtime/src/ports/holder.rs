@@ -68,7 +68,9 @@ fn listener(line: &str, wanted: SocketAddrV4) -> Option<&str> {
     let state = words.nth(1)?;
     let inode = words.nth(5)?;
     // An IPv4-mapped IPv6 address ends with the IPv4 address.
-    let here = address.ends_with(&hex(*wanted.ip())) || address.bytes().all(|digit| digit == b'0');
+    let here = wanted.ip().is_unspecified()
+        || address.ends_with(&hex(*wanted.ip()))
+        || address.bytes().all(|digit| digit == b'0');
     let fits = here && state == TCP_LISTEN && u16::from_str_radix(local, 16) == Ok(wanted.port());
     fits.then_some(inode)
 }
@@ -91,6 +93,7 @@ mod tests {
             ("127.0.0.2:0", [127, 0, 0, 2]),
             ("0.0.0.0:0", [127, 0, 0, 2]),
             ("[::]:0", [127, 0, 0, 1]),
+            ("127.0.0.1:0", [0, 0, 0, 0]),
         ] {
             let listener = TcpListener::bind(address).unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -98,6 +101,8 @@ mod tests {
             let holder = of(wanted).unwrap();
             assert_eq!(holder.pid, std::process::id(), "{address}");
             let own = fs::read_to_string("/proc/self/comm").unwrap();
+            let used = super::super::used_by(&wanted.to_string());
+            assert!(used.contains(&format!("process {}", holder.pid)), "{used}");
             assert_eq!(holder.command, own.trim_end());
             drop(listener);
             assert_eq!(of(wanted), None);

@@ -116,7 +116,7 @@ impl Leader {
         let mut escaped = HashSet::new();
         let mut pause = POLL_INTERVAL;
         loop {
-            let found = process_tree.kill();
+            let found = process_tree.kill(&[]);
             let left = found.members.len();
             let nothing = found.nothing() && self.cage.as_ref().is_none_or(|cage| cage.empty());
             escaped.extend(found.members);

@@ -331,7 +331,7 @@ impl Confine {
             ),
             (
                 "/etc/hosts".into(),
-                b"127.0.0.1 localhost\n::1 localhost\n".to_vec(),
+                b"127.0.0.1 localhost installer\n::1 localhost\n".to_vec(),
             ),
         ]);
         files.extend(step.files.clone());

@@ -35,6 +35,8 @@ const HELPER_PROCESSES: u32 = 2;
 /// The first user id for servers, far above the range used for people and containers.
 const FIRST_USER: u32 = 1_900_000_000;
 const USER_COUNT: u32 = 200_000_000;
+/// The host name inside.
+const HOST_NAME: &str = "sandbox";
 const MAX_INSTALL_BYTES: usize = 64;
 /// Prefix of the names of copies of this program. The run id follows.
 const SHIM_PREFIX: &str = "shim.";
@@ -211,6 +213,7 @@ impl Inner {
             ("USER".to_owned(), "server".to_owned()),
         ]);
         env.extend(launch.env.clone());
+        hint_memory(&mut env, sandbox.limits.memory);
         Order {
             user: self.privileged.then_some(prepared.user),
             proxy: matches!(sandbox.network, Network::Allow(_)),
@@ -252,12 +255,7 @@ impl Inner {
         )?;
         let group = format!("root:x:0:\nserver:x:{user}:\nnogroup:x:65534:\n");
         let group = memory(group.as_bytes())?;
-        let hosts = if *network == Network::Open {
-            fs::read("/etc/hosts").unwrap_or_default()
-        } else {
-            b"127.0.0.1 localhost\n::1 localhost\n".to_vec()
-        };
-        let hosts = memory(&hosts)?;
+        let hosts = memory(&hosts(network))?;
         let files = [
             ("/etc/passwd", passwd.as_raw_fd()),
             ("/etc/group", group.as_raw_fd()),
@@ -319,7 +317,7 @@ impl Inner {
             "--unshare-uts",
             "--unshare-cgroup-try",
             "--hostname",
-            "sandbox",
+            HOST_NAME,
             "--die-with-parent",
             "--cap-drop",
             "ALL",
@@ -337,6 +335,33 @@ impl Inner {
         }
         arguments
     }
+}
+
+/// The contents of `/etc/hosts` inside. The sandbox's own host name always resolves.
+fn hosts(network: &Network) -> Vec<u8> {
+    let mut hosts = match network {
+        Network::Open => fs::read("/etc/hosts").unwrap_or_default(),
+        _ => b"127.0.0.1 localhost\n::1 localhost".to_vec(),
+    };
+    hosts.extend(format!("\n127.0.0.1 {HOST_NAME}\n").as_bytes());
+    hosts
+}
+
+/// Tells Node.js and Go how much memory they may use, because they size their heaps by the host's memory. What the
+/// entry sets itself is kept.
+fn hint_memory(env: &mut BTreeMap<String, String>, limit: u64) {
+    let node = env.entry("NODE_OPTIONS".to_owned()).or_default();
+    // V8 accepts both spellings.
+    if !node.replace('_', "-").contains("--max-old-space-size") {
+        if !node.is_empty() {
+            node.push(' ');
+        }
+        // The rest is for young objects, buffers and the program itself.
+        let heap = (limit / 4 * 3) >> 20;
+        node.push_str(&format!("--max-old-space-size={}", heap.max(1)));
+    }
+    let go = (limit / 10 * 9).to_string();
+    env.entry("GOMEMLIMIT".to_owned()).or_insert(go);
 }
 
 /// Returns whether its ports are inside its own network namespace and must be forwarded.
@@ -516,6 +541,28 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn node_and_go_know_the_memory_limit() {
+        let limit = 512 << 20;
+        for (own, expect) in [
+            (None, "--max-old-space-size=384"),
+            (
+                Some("--enable-source-maps"),
+                "--enable-source-maps --max-old-space-size=384",
+            ),
+            (Some("--max_old_space_size=100"), "--max_old_space_size=100"),
+        ] {
+            let own = own.map(|own| ("NODE_OPTIONS".to_owned(), own.to_owned()));
+            let mut env = BTreeMap::from_iter(own);
+            hint_memory(&mut env, limit);
+            assert_eq!(env["NODE_OPTIONS"], expect);
+            assert_eq!(env["GOMEMLIMIT"], "483183819");
+        }
+        let mut env = BTreeMap::from([("GOMEMLIMIT".to_owned(), "off".to_owned())]);
+        hint_memory(&mut env, limit);
+        assert_eq!(env["GOMEMLIMIT"], "off");
+    }
 
     #[test]
     fn scratch_is_never_more_than_it_may_be() {

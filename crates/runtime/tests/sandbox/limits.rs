@@ -51,6 +51,21 @@ async fn h17_a_memory_hog_is_killed_and_that_is_what_is_said() {
 }
 
 #[tokio::test]
+async fn it_knows_its_memory_limit_and_its_name() {
+    let ground = Ground::new();
+    let script = r#"
+import os, socket, sys
+print(os.environ["NODE_OPTIONS"], os.environ["GOMEMLIMIT"], socket.gethostbyname(socket.gethostname()), flush=True)
+sys.stdin.readline()
+"#;
+    let mut server = python(script);
+    server.sandbox.limits.memory = 64 * MIB;
+    let mut instance = ground.launch(server).await.unwrap();
+    let said = line(&mut instance).await;
+    assert_eq!(said, "--max-old-space-size=48 60397974 127.0.0.1");
+}
+
+#[tokio::test]
 async fn a_hog_that_is_the_servers_child_dies_alone() {
     let ground = Ground::new();
     let script = r#"

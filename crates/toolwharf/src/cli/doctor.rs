@@ -393,9 +393,12 @@ fn port(settings: &Settings, findings: &mut Findings) {
     match TcpListener::bind(listen.as_str()) {
         Ok(_) => findings.ok(format!("the address {listen} is free")),
         Err(error) => findings.problem(
-            format!("the gateway cannot listen on {listen}: {error}"),
-            "end the program that listens there (`ss -ltnp` shows it), or choose another address with `listen` in \
-             toolwharf.toml or `serve --listen`",
+            format!(
+                "the gateway cannot listen on {listen}{}: {error}",
+                runtime::used_by(listen)
+            ),
+            "end the program that listens there, or choose another address with `listen` in toolwharf.toml or \
+             `serve --listen`",
         ),
     }
 }

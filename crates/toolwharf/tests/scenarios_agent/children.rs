@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use testkit::{
-    DEADLINE,
+    Bin, DEADLINE,
     llm::{Llm, asks, says, turns},
+    wait_for,
 };
 
 use super::support::{frames, recorded};
@@ -290,4 +291,40 @@ async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
     if !cfg!(debug_assertions) {
         assert!(mb(all) < 50.0, "total memory: {all} KiB");
     }
+}
+
+/// In a container, the gateway is the first process, to which the kernel gives all orphans. They are reaped.
+#[tokio::test]
+async fn a_gateway_that_is_the_first_process_reaps_orphans() {
+    let setup = Setup::new();
+    let wrapper = setup.folder().join("container");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --pid --fork --mount-proc --kill-child {} \"$@\"\n",
+        Bin::path("toolwharf").display()
+    );
+    std::fs::write(&wrapper, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&wrapper, mode).unwrap();
+    let orphans = "i=0; while [ $i -lt 50 ]; do (true &); i=$((i+1)); done; exec \"$0\" \"$@\"";
+    let mut entry = scripted("parent", &[]);
+    entry["args"] = json!(["-c", orphans, entry["command"], "--name", "parent"]);
+    entry["command"] = json!("sh");
+    let setup = setup.program(&wrapper).server("parent", entry);
+    let mut gateway = setup.connected().await;
+    let mut peer = gateway.legacy().await;
+    assert!(tools(&mut peer).await.contains(&"echo".to_owned()));
+    let first = steps::children(gateway.process.pid());
+    let [first] = first[..] else {
+        panic!("unshare has one child: {first:?}");
+    };
+    wait_for("the end of all zombies", DEADLINE, async || {
+        let children = steps::children(first);
+        children.iter().all(|pid| process_state(*pid) != Some('Z'))
+    })
+    .await;
+    // The first process passes the signal on, and ends as the gateway does.
+    let pid = Pid::from_raw(i32::try_from(first).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let exit = gateway.process.wait(DEADLINE).await;
+    assert_eq!(exit.code(), Some(0), "{}", gateway.process.stderr());
 }
