@@ -6,6 +6,7 @@
 mod common;
 
 use std::{
+    collections::{HashMap, HashSet},
     convert::Infallible,
     sync::{
         Arc,
@@ -17,12 +18,14 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    http::{StatusCode, header},
+    extract::Path,
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::post,
 };
 use common::{Gateway, LEGACY, Setup, counts, echo, is_away, says, with};
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Outcome, Peer, peer, wait_for, within};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::Instant};
@@ -487,4 +490,136 @@ async fn a_cancelled_call_gives_its_place_back() {
         let next = echo(&mut peer, "echo", 1);
         within("the next call", Duration::from_secs(3), next).await;
     }
+}
+
+/// The sessions of a remote server, which can be forgotten.
+#[derive(Default)]
+struct Sessions {
+    opened: u64,
+    open: HashSet<String>,
+    /// The server still opens sessions, but knows none of them.
+    is_broken: bool,
+    calls: u64,
+}
+
+type Remotes = Arc<Mutex<HashMap<String, Sessions>>>;
+
+/// Starts remote servers, one per path, which differ in how they refuse an unknown session. Returns their URL.
+async fn forgetful_http(remotes: Remotes) -> (String, JoinSet<()>) {
+    fn refusal(kind: &str, id: &Value) -> Response {
+        let rpc = |code: i64, message: &str| {
+            let error = json!({"code": code, "message": message});
+            axum::Json(json!({"jsonrpc": "2.0", "id": id, "error": error}))
+        };
+        match kind {
+            "text" => (StatusCode::BAD_REQUEST, "No valid session ID").into_response(),
+            "rpc" => rpc(-32001, "Session not found").into_response(),
+            "instance" => {
+                let unknown = rpc(-32001, "MCP session is unknown on this instance");
+                (StatusCode::SERVICE_UNAVAILABLE, unknown).into_response()
+            }
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "out of order").into_response(),
+        }
+    }
+    async fn answer(remotes: Remotes, kind: String, headers: HeaderMap, text: String) -> Response {
+        let request: Value = serde_json::from_str(&text).unwrap();
+        let mut remotes = remotes.lock();
+        let sessions = remotes.entry(kind.clone()).or_default();
+        let id = headers.get("mcp-session-id").map(|id| id.to_str().unwrap());
+        let result = match request["method"].as_str().unwrap() {
+            "server/discover" => return StatusCode::BAD_REQUEST.into_response(),
+            "initialize" => {
+                sessions.opened += 1;
+                let id = sessions.opened.to_string();
+                if !sessions.is_broken {
+                    sessions.open.insert(id.clone());
+                }
+                let result = json!({
+                    "protocolVersion": LEGACY,
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": kind, "version": "1"},
+                });
+                let result = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+                return ([("mcp-session-id", id)], axum::Json(result)).into_response();
+            }
+            "notifications/initialized" => return StatusCode::ACCEPTED.into_response(),
+            _ if !id.is_some_and(|id| sessions.open.contains(id)) => {
+                return refusal(&kind, &request["id"]);
+            }
+            "tools/list" => {
+                json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
+            }
+            "tools/call" => {
+                sessions.calls += 1;
+                json!({"content": [], "structuredContent": request["params"]["arguments"]})
+            }
+            _ => json!({}),
+        };
+        axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+    }
+    let handler = move |Path(kind): Path<String>, headers: HeaderMap, text: String| {
+        answer(remotes.clone(), kind, headers, text)
+    };
+    let router = Router::new().route("/{kind}", post(handler));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut task = JoinSet::new();
+    task.spawn(async { axum::serve(listener, router).await.unwrap() });
+    (url, task)
+}
+
+/// A remote server forgets its sessions: the next call opens a new one and works, or fails with the reason. A server
+/// that refuses everything in the new session as well is not shown as running.
+#[tokio::test]
+async fn u09_a_remote_server_forgets_its_sessions() {
+    let remotes = Remotes::default();
+    let (url, _servers) = forgetful_http(remotes.clone()).await;
+    let kinds = ["text", "rpc", "instance", "plain", "broken"];
+    let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    for kind in kinds {
+        setup = setup.server(kind, json!({ "url": format!("{url}/{kind}") }));
+    }
+    let gateway = setup.connected().await;
+    let mut peer = gateway.legacy().await;
+    for kind in kinds {
+        echo(&mut peer, &format!("{kind}__echo"), 1).await;
+    }
+    for (kind, sessions) in remotes.lock().iter_mut() {
+        sessions.open.clear();
+        sessions.is_broken = kind == "broken";
+    }
+    for kind in &kinds[..3] {
+        echo(&mut peer, &format!("{kind}__echo"), 2).await;
+        assert_eq!(remotes.lock()[*kind].calls, 2, "{kind}");
+    }
+    for kind in ["plain", "broken"] {
+        let refused = peer.tool(&format!("{kind}__echo"), json!({})).await;
+        says(&refused.response, &["HTTP 500: out of order"]);
+    }
+    usable(&mut peer, "plain__echo").await;
+    let state = async || {
+        let row = gateway.admin("/mcp/servers/broken").get(&[]).await;
+        let row = row.collect(DEADLINE).await;
+        serde_json::from_slice::<Value>(&row.body).unwrap()
+    };
+    wait_for("the broken server to be retried", DEADLINE, async || {
+        let row = state().await;
+        assert_ne!(row["status"], "running", "{row:#}");
+        remotes.lock()["broken"].opened >= 3
+    })
+    .await;
+    wait_for("the reason", DEADLINE, async || {
+        let row = state().await;
+        let reason = row["reason"].as_str().unwrap_or_default();
+        row["status"] == "backoff"
+            && reason.contains("refuses every request: ")
+            && reason.contains("out of order")
+    })
+    .await;
+    let away = peer.tool("broken__echo", json!({})).await;
+    assert!(is_away(&away.response), "{away:?}");
+    says(&away.response, &["out of order"]);
+    // It comes back by itself.
+    remotes.lock().get_mut("broken").unwrap().is_broken = false;
+    usable(&mut peer, "broken__echo").await;
 }

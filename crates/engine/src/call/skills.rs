@@ -67,9 +67,10 @@ async fn skills_of(
     server: &Arc<Server>,
 ) -> Result<Vec<String>, RpcError> {
     let deadline = Instant::now() + server.spec.call_timeout;
-    let connection = relay::connection(shared, caller, server, deadline)
+    let mut connection = relay::connection(shared, caller, server, deadline)
         .await
         .map_err(|failure| failure.into_rpc(server))?;
+    let mut again = true;
     let prefix = server.uri_prefix(&caller.scope);
     let failed = |why: CallError| RpcError::internal(why.to_string());
     let mut entries: Vec<String> = Vec::new();
@@ -85,8 +86,18 @@ async fn skills_of(
         let page = connection.client.ask(method::SKILLS_LIST, &members);
         let page = tokio::time::timeout_at(deadline, page)
             .await
-            .map_err(|_| RpcError::internal(late()))?
-            .map_err(failed)?;
+            .map_err(|_| RpcError::internal(late()))?;
+        let page = match page {
+            // The list begins anew in the new session.
+            Err(lost @ CallError::SessionExpired) if std::mem::take(&mut again) => {
+                let fresh = server.reconnected(&connection, deadline).await;
+                connection = fresh.ok_or_else(|| failed(lost))?;
+                (bytes, cursor) = (0, None);
+                entries.clear();
+                continue;
+            }
+            page => page.map_err(failed)?,
+        };
         if page.kind() == Kind::Error {
             return Err(RpcError::from_json(page.body()));
         }

@@ -50,9 +50,10 @@ impl Server {
     /// Fetches the lists of a newly connected server and publishes them.
     ///
     /// A server whose catalog was known before takes calls under the known names: immediately or, if changed tools are
-    /// kept back, once its tools were compared with the approved ones. If its tools cannot be fetched within
-    /// [`COMPARISON_TIMEOUT`], it takes calls of the tools as they were approved. A list that cannot be fetched stays
-    /// as it was and is requested again.
+    /// kept back or the server is at a URL, once its tools were fetched (and compared with the approved ones). If its
+    /// tools cannot be fetched within [`COMPARISON_TIMEOUT`], it takes calls of the tools as they were approved. A list
+    /// that cannot be fetched stays as it was and is requested again. A server that refuses its lists together with
+    /// everything else (see `mcp::client`) is not ready: its connection has ended.
     async fn take_stock(
         &self,
         shared: &Arc<Shared>,
@@ -62,17 +63,18 @@ impl Server {
     ) {
         let info = connection.client.info();
         let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
-        let compares_first = shared.fleet().settings.pinning == Pinning::Quarantine;
-        if returns && !compares_first {
+        let fetches_first =
+            shared.fleet().settings.pinning == Pinning::Quarantine || connection.client.is_http();
+        if returns && !fetches_first {
             ready();
         } else {
             // Wakes tasks that wait for the handshake.
             self.state.send_modify(|_| {});
         }
         let mut tools = pin!(self.fetch(shared, connection, &[ListKind::Tools]));
-        let mut missing = if returns && compares_first {
+        let mut missing = if returns && fetches_first {
             match tokio::time::timeout(COMPARISON_TIMEOUT, &mut tools).await {
-                Ok(_) if self.is_blocked() => return,
+                Ok(_) if self.is_blocked() || connection.client.is_closed() => return,
                 Ok(missing) => {
                     ready();
                     missing
@@ -88,7 +90,7 @@ impl Server {
         if !self.is_blocked() {
             missing.extend(self.fetch(shared, connection, &ListKind::ALL[1..]).await);
         }
-        if self.is_blocked() {
+        if self.is_blocked() || connection.client.is_closed() {
             return;
         }
         tracing::info!(

@@ -306,6 +306,13 @@ impl Duplex {
         }
     }
 
+    /// Ends a call that the server turned away because it no longer knows the session.
+    pub(crate) fn turned_away(&self, id: u64) {
+        if let Some(entry) = self.shared.calls.lock().remove(&id) {
+            entry.slot.end(Err(CallError::SessionExpired));
+        }
+    }
+
     /// Closes the link: every call in flight fails with `why`. Later reasons are ignored.
     pub(crate) fn close(&self, why: &str) {
         let why = self.shared.why.get_or_init(|| why.into()).clone();
@@ -325,6 +332,10 @@ impl Duplex {
     pub(crate) async fn closed(&self) -> Arc<str> {
         self.shared.over.cancelled().await;
         self.shared.why.get().cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.over.is_cancelled()
     }
 
     fn closed_error(&self) -> CallError {

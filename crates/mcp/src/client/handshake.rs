@@ -98,11 +98,16 @@ pub(super) async fn initialize(
     client: &Client,
     options: &Options,
 ) -> Result<ServerInfo, ConnectError> {
-    let params = initialize_params(options);
-    let frame = ask(client, method::INITIALIZE, &params).await?;
-    if frame.kind() == Kind::Error {
-        return Err(ConnectError::NotLegacy(RpcError::from_json(frame.body())));
-    }
+    let mut version = Version::LATEST_LEGACY;
+    let frame = loop {
+        let params = initialize_params(options, version);
+        let frame = ask(client, method::INITIALIZE, &params).await?;
+        if frame.kind() != Kind::Error {
+            break frame;
+        }
+        let refusal = ConnectError::NotLegacy(RpcError::from_json(frame.body()));
+        version = older_version(&refusal, version).ok_or(refusal)?;
+    };
     let info = read_initialize(frame.body_bytes())?;
     client
         .send(&Frame::notification(method::INITIALIZED, None))
@@ -110,15 +115,31 @@ pub(super) async fn initialize(
     Ok(info)
 }
 
+/// The latest version before `asked` that a refusal of `initialize` names: in its text, or in `data.supported`. By the
+/// specification, the server would answer with that version instead (2025-11-25 basic/lifecycle "Version Negotiation").
+pub(super) fn older_version(refusal: &ConnectError, asked: Version) -> Option<Version> {
+    let text = match refusal {
+        ConnectError::NotLegacy(error) => {
+            let data = error.data.as_deref().unwrap_or_default();
+            format!("{} {}", error.message, String::from_utf8_lossy(data))
+        }
+        ConnectError::Call(CallError::Http { detail, .. }) => detail.to_string(),
+        _ => return None,
+    };
+    Version::ALL
+        .into_iter()
+        .find(|version| *version < asked && text.contains(version.as_str()))
+}
+
 /// `InitializeRequestParams`: JSON text.
-pub(super) fn initialize_params(options: &Options) -> String {
+pub(super) fn initialize_params(options: &Options, version: Version) -> String {
     let chain = match options.identity.chain {
         Some(_) => format!(",\"_meta\":{{{}}}", chain::question()),
         None => String::new(),
     };
     format!(
         "{{\"protocolVersion\":\"{}\",\"capabilities\":{},\"clientInfo\":{}{chain}}}",
-        Version::LATEST_LEGACY,
+        version,
         options.capabilities,
         options.identity.to_json()
     )

@@ -256,6 +256,15 @@ impl Client {
         }
     }
 
+    /// Returns true if the connection can no longer be used.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        match &self.inner.link {
+            Link::Duplex(link) => link.is_closed(),
+            Link::Http(link) => link.is_closed(),
+        }
+    }
+
     /// Closes the connection. Calls in flight end with [`CallError::Closed`], and a legacy HTTP session is deleted.
     /// Waits at most `grace`.
     pub async fn close(&self, grace: Duration) {

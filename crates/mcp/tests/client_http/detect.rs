@@ -1,6 +1,20 @@
 //! Protocol detection for a URL, from the server's responses.
 
-use mcp::{Era, Version, client::ConnectError};
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use http::HeaderValue;
+use mcp::{
+    Era, Version,
+    client::{Access, Authorize, CallError, ConnectError, Connector, SignIn, Target, Token},
+};
 use serde_json::{Value, json};
 
 use crate::server::{
@@ -131,7 +145,8 @@ async fn authentication_and_redirects_are_named_without_secrets() {
             .insert("location", to.parse().expect("a value"));
         reply
     };
-    check(moved, moved, Err("redirects to other.test:443: ")).await;
+    let target = "redirects to https://other.test/x?…: set that URL";
+    check(moved, moved, Err(target)).await;
 }
 
 #[tokio::test]
@@ -139,11 +154,11 @@ async fn nobody_there() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
-    let target = mcp::client::Target::Http {
+    let target = Target::Http {
         url: format!("http://user:s3cret@{address}/mcp?key=s3cret"),
         headers: vec![],
     };
-    let failed = soon(mcp::client::Connector::new().connect(target, &options())).await;
+    let failed = soon(Connector::new().connect(target, &options())).await;
     let Err(ConnectError::Unreachable(why)) = failed.map(|_| ()) else {
         panic!("not unreachable");
     };
@@ -188,14 +203,14 @@ async fn requests_say_their_version_and_their_headers() {
         }
     })
     .await;
-    let target = mcp::client::Target::Http {
+    let target = Target::Http {
         url: server.url.replace("://", "://u:p@"),
         headers: vec![
             ("X-Key".into(), "k".into()),
             ("accept".into(), "*/*".into()),
         ],
     };
-    let connected = soon(mcp::client::Connector::new().connect(target, &options())).await;
+    let connected = soon(Connector::new().connect(target, &options())).await;
     let (client, _ambient) = connected.expect("a legacy server");
     let hits = server.hits();
     let discover = &hits[0];
@@ -222,7 +237,227 @@ async fn requests_say_their_version_and_their_headers() {
     let get = server.hit(|hit| hit.method == http::Method::GET).await;
     assert_eq!(get.header("accept"), Some("text/event-stream"));
     assert_eq!(get.header("mcp-session-id"), Some("abc!~"));
-    soon(client.close(std::time::Duration::from_secs(5))).await;
+    soon(client.close(Duration::from_secs(5))).await;
     let delete = server.hit(|hit| hit.method == http::Method::DELETE).await;
     assert_eq!(delete.header("mcp-session-id"), Some("abc!~"));
+}
+
+#[tokio::test]
+async fn the_highest_listed_version_is_tried() {
+    type Refuse = fn(&Hit) -> Reply;
+    let refusals: [Refuse; 3] = [
+        |_| {
+            let why = "Unsupported protocol version (supported versions: 2025-06-18, 2025-03-26, 2024-11-05, 2024-10-07)";
+            text(400, Some("text/plain"), &format!("Bad Request: {why}"))
+        },
+        |_| {
+            let why = "Unsupported protocol version 2025-11-25 (supported: 2024-11-05, 2025-06-18)";
+            json_reply(400, &error(&Value::Null, -32000, why))
+        },
+        |hit| {
+            let mut body = error(hit.id(), -32602, "Unsupported protocol version");
+            body["error"]["data"] = json!({"supported": ["2025-06-18"], "requested": "2025-11-25"});
+            json_reply(200, &body)
+        },
+    ];
+    for refuse in refusals {
+        let initialize = move |hit: &Hit| match hit.body["params"]["protocolVersion"].as_str() {
+            Some("2025-06-18") => initialized(hit),
+            _ => refuse(hit),
+        };
+        check(refuse, initialize, Ok(Version::V2025_06_18)).await;
+    }
+    // Versions that are named but refused as well are tried once.
+    let refuse = |hit: &Hit| {
+        let mut body = error(hit.id(), -32602, "no");
+        body["error"]["data"] = json!({"supported": ["2025-06-18", "2024-11-05"]});
+        json_reply(200, &body)
+    };
+    check(refuse, refuse, Err("no (-32602)")).await;
+}
+
+/// Connects over a shared connector, with these time and access tokens.
+async fn connect(
+    connector: &Connector,
+    server: &Server,
+    timeout: Duration,
+    authorize: Option<Arc<dyn Authorize>>,
+) -> Result<Version, ConnectError> {
+    let target = Target::Http {
+        url: server.url.clone(),
+        headers: vec![],
+    };
+    let mut options = options();
+    (options.timeout, options.authorize) = (timeout, authorize);
+    let connected = soon(connector.connect(target, &options)).await;
+    connected.map(|(client, _)| client.info().version)
+}
+
+fn asked(server: &Server, method: &str) -> usize {
+    server.count(|hit| hit.rpc() == method)
+}
+
+#[tokio::test]
+async fn a_url_that_never_answers_discover_is_remembered() {
+    let is_replaced = Arc::new(AtomicUsize::new(0));
+    let replaced = is_replaced.clone();
+    let server = Server::start(move |hit: Hit| {
+        let is_modern = replaced.load(Ordering::SeqCst) == 1;
+        async move {
+            match hit.rpc() {
+                "server/discover" if is_modern => json_reply(200, &result(&hit, discover_result())),
+                "server/discover" => pending().await,
+                "initialize" if is_modern => empty(400),
+                "initialize" => initialized(&hit),
+                "notifications/initialized" => empty(202),
+                _ => empty(405),
+            }
+        }
+    })
+    .await;
+    let connector = Connector::new();
+    // Half of this time is for `server/discover`.
+    let timeout = Duration::from_millis(600);
+    let first = connect(&connector, &server, Duration::from_secs(4), None).await;
+    assert_eq!(first.expect("a legacy server"), Version::V2025_06_18);
+    for _ in 0..2 {
+        let again = connect(&connector, &server, timeout, None).await;
+        assert_eq!(again.expect("a legacy server"), Version::V2025_06_18);
+    }
+    assert_eq!(asked(&server, "server/discover"), 1);
+    // The URL leads to another server now.
+    is_replaced.store(1, Ordering::SeqCst);
+    let modern = connect(&connector, &server, Duration::from_secs(4), None).await;
+    assert_eq!(modern.expect("a modern server"), Version::V2026_07_28);
+}
+
+/// A slow modern server that refuses `initialize` is still found.
+#[tokio::test]
+async fn a_modern_server_may_be_slow() {
+    let server = Server::start(|hit: Hit| async move {
+        match hit.rpc() {
+            "server/discover" => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                json_reply(200, &result(&hit, discover_result()))
+            }
+            _ => pending().await,
+        }
+    })
+    .await;
+    let options_time = Duration::from_millis(800);
+    let found = connect(&Connector::new(), &server, options_time, None).await;
+    assert_eq!(found.expect("a modern server"), Version::V2026_07_28);
+}
+
+/// The tokens of a sign-in: the current one, and the one that replaces it when the server refuses it.
+#[derive(Debug, Default)]
+struct Tokens {
+    current: Mutex<Option<&'static str>>,
+    next: Option<&'static str>,
+    refused: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Login(Arc<Tokens>);
+
+fn access(token: &'static str) -> Access {
+    Access {
+        header: HeaderValue::from_static(token),
+        prover: None,
+    }
+}
+
+impl Authorize for Login {
+    fn token(&self) -> Token {
+        Token::Is(self.0.current.lock().expect("unharmed").map(access))
+    }
+
+    fn refused(&self, _: Option<Access>, _: String) -> BoxFuture<'static, Result<Access, SignIn>> {
+        let tokens = self.0.clone();
+        Box::pin(async move {
+            tokens.refused.fetch_add(1, Ordering::SeqCst);
+            let mut current = tokens.current.lock().expect("unharmed");
+            match tokens.next.filter(|next| *current != Some(*next)) {
+                Some(next) => {
+                    *current = Some(next);
+                    Ok(access(next))
+                }
+                None => Err(SignIn {
+                    reason: "nobody has signed in".into(),
+                    is_needed: true,
+                }),
+            }
+        })
+    }
+}
+
+fn unauthorized() -> Reply {
+    let mut reply = empty(401);
+    let challenge = HeaderValue::from_static("Bearer");
+    reply.headers_mut().insert("www-authenticate", challenge);
+    reply
+}
+
+#[tokio::test]
+async fn a_401_to_discover_alone_needs_no_sign_in() {
+    for current in [None, Some("Bearer old")] {
+        let server = Server::start(|hit: Hit| async move {
+            match hit.rpc() {
+                "initialize" => initialized(&hit),
+                "notifications/initialized" => empty(202),
+                _ => unauthorized(),
+            }
+        })
+        .await;
+        let tokens = Arc::new(Tokens {
+            current: Mutex::new(current),
+            ..Tokens::default()
+        });
+        let login = Arc::new(Login(tokens.clone()));
+        let timeout = Duration::from_secs(5);
+        let found = connect(&Connector::new(), &server, timeout, Some(login)).await;
+        assert_eq!(found.expect("a legacy server"), Version::V2025_06_18);
+        assert_eq!(asked(&server, "server/discover"), 1);
+    }
+    // A server that asks every request for a sign-in needs one.
+    let server = Server::start(|_| async { unauthorized() }).await;
+    let login = Arc::new(Login(Arc::default()));
+    let found = connect(
+        &Connector::new(),
+        &server,
+        Duration::from_secs(5),
+        Some(login),
+    )
+    .await;
+    let Err(ConnectError::Call(CallError::SignIn(why))) = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(&*why.reason, "nobody has signed in");
+}
+
+/// A modern server is still found if the token has to be replaced first.
+#[tokio::test]
+async fn a_replaced_token_does_not_change_the_era() {
+    for accepts_both in [false, true] {
+        let server = Server::start(move |hit: Hit| async move {
+            match hit.rpc() {
+                _ if hit.header("authorization") != Some("Bearer new") => unauthorized(),
+                "server/discover" => json_reply(200, &result(&hit, discover_result())),
+                "initialize" if accepts_both => initialized(&hit),
+                "notifications/initialized" => empty(202),
+                _ => empty(400),
+            }
+        })
+        .await;
+        let tokens = Arc::new(Tokens {
+            current: Mutex::new(Some("Bearer old")),
+            next: Some("Bearer new"),
+            ..Tokens::default()
+        });
+        let login = Arc::new(Login(tokens.clone()));
+        let timeout = Duration::from_secs(5);
+        let found = connect(&Connector::new(), &server, timeout, Some(login)).await;
+        assert_eq!(found.expect("a modern server"), Version::V2026_07_28);
+        assert_eq!(tokens.refused.load(Ordering::SeqCst), 1);
+    }
 }

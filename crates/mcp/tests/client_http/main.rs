@@ -2,6 +2,9 @@
 
 mod calls;
 mod detect;
+mod idle;
+mod quirks;
 mod server;
+mod sessions;
 mod sse;
 mod streams;

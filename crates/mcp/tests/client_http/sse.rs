@@ -17,7 +17,7 @@ use crate::{
     calls::{answer, call_frame, start},
     server::{
         Hit, Reply, Server, empty, error, event, events, initialize_result, json_reply, options,
-        result, soon, stream,
+        result, soon, stream, text,
     },
 };
 
@@ -28,9 +28,18 @@ async fn sse<F>(endpoint: &'static str, out: Out, on_call: F) -> Server
 where
     F: Fn(&Hit) -> Reply + Send + Sync + 'static,
 {
-    let on_call = Arc::new(on_call);
+    let on_post = move |hit: &Hit| (hit.rpc() == "tools/call").then(|| on_call(hit));
+    sse_refusing(endpoint, out, on_post).await
+}
+
+/// Like [`sse`]. `on_post` answers any message.
+async fn sse_refusing<F>(endpoint: &'static str, out: Out, on_post: F) -> Server
+where
+    F: Fn(&Hit) -> Option<Reply> + Send + Sync + 'static,
+{
+    let on_post = Arc::new(on_post);
     Server::start(move |hit: Hit| {
-        let (out, on_call) = (out.clone(), on_call.clone());
+        let (out, on_post) = (out.clone(), on_post.clone());
         async move {
             if hit.method == Method::GET {
                 let (sender, reply) = stream();
@@ -47,18 +56,15 @@ where
                 let sender = sender.expect("an open stream");
                 async move { sender.send(event(&message)).await.expect("a reader") }
             };
-            match hit.rpc() {
-                "initialize" => say(result(&hit, initialize_result("2024-11-05"))).await,
-                "tools/call" => {
-                    let reply = on_call(&hit);
-                    if reply.status().is_success() {
-                        say(result(&hit, json!({"via": "sse"}))).await;
-                    }
-                    return reply;
+            let reply = on_post(&hit).unwrap_or_else(|| empty(202));
+            if reply.status().is_success() {
+                match hit.rpc() {
+                    "initialize" => say(result(&hit, initialize_result("2024-11-05"))).await,
+                    "tools/call" => say(result(&hit, json!({"via": "sse"}))).await,
+                    _ => {}
                 }
-                _ => {}
             }
-            empty(202)
+            reply
         }
     })
     .await
@@ -131,7 +137,50 @@ async fn a_refused_post_ends_its_own_call() {
     .await;
     let (client, _ambient) = connect(&server).await.expect("an SSE server");
     let mut call = start(&client).await;
-    assert!(matches!(soon(call.next()).await, Err(CallError::Closed(_))));
+    assert_eq!(
+        soon(call.next()).await.map(|_| ()),
+        Err(CallError::SessionExpired)
+    );
+}
+
+#[tokio::test]
+async fn u09_a_lost_session_ends_the_connection() {
+    type Refuse = fn() -> Reply;
+    let ways: [(Refuse, &str, &str); 3] = [
+        (
+            || text(400, None, "No transport found for sessionId"),
+            "tools/call",
+            "no longer knows this session: the server answered HTTP 400: No transport",
+        ),
+        (
+            || json_reply(401, &json!({"error": "session_not_found"})),
+            "tools/call",
+            "no longer knows this session",
+        ),
+        (
+            || empty(500),
+            "",
+            "it refuses every request: the server answered HTTP 500",
+        ),
+    ];
+    for (refuse, only, expect) in ways {
+        let out = Out::default();
+        let server = {
+            let is_refused = move |hit: &Hit| {
+                let method = hit.rpc();
+                matches!(method, "tools/call" | "ping") && (only.is_empty() || method == only)
+            };
+            sse_refusing("/messages", out, move |hit| is_refused(hit).then(refuse)).await
+        };
+        let (client, _ambient) = connect(&server).await.expect("an SSE server");
+        let call = answer(&client).await.map(|_| ());
+        match only {
+            "" => assert!(matches!(call, Err(CallError::Closed(_))), "{call:?}"),
+            _ => assert_eq!(call, Err(CallError::SessionExpired)),
+        }
+        let why = soon(client.closed()).await;
+        assert!(why.contains(expect), "{why} has no {expect:?}");
+    }
 }
 
 #[tokio::test]

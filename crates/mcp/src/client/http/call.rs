@@ -1,5 +1,9 @@
 //! One request over streamable HTTP, with its response or response stream.
 //!
+//! A refusal is judged: if it names a lost session, or if a ping that follows is refused too, the link is unusable
+//! ([`Core::check`]). The request is repeated by the caller, and only if no handler can have seen it, or if it is a list
+//! or a ping.
+//!
 //! A legacy stream that breaks off before the response is resumed if its events had ids (2025-11-25 basic/transports
 //! "Resumability and Redelivery"). Modern streams are not resumed.
 
@@ -12,20 +16,25 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, response::Parts};
+use http::{
+    HeaderValue, Method, Response, StatusCode, Uri,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+    response::Parts,
+};
 use http_body_util::BodyExt;
 use tokio::time::{Sleep, sleep};
 
 use super::{
     super::{CallError, CallerId, Event, Outgoing, slot::Slot},
-    body::{Media, media, status_hint},
+    body::{Media, decoded, media, redirect, status_hint},
+    check::{Doubt, means_wait},
     endpoint::SESSION_ID,
-    link::{Core, HttpLink, MCP_METHOD, method_header},
+    link::{Core, HttpLink, MAX_ERROR_BODY_BYTES, MCP_METHOD, method_header},
     pool::{Answering, Body},
+    refusal,
 };
 use crate::{
     Era, Frame, Kind, RpcError,
-    frame::Invalid,
     gather::{Unread, Whole},
     json::{self, Splice},
     protocol::method,
@@ -33,8 +42,6 @@ use crate::{
 };
 use http_client::cause;
 
-/// Maximum bytes read of an error body that is not JSON.
-const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
 /// Names the setting for the message limit in error texts.
 const LIMIT_HINT: &str = " (`max_line_bytes`)";
 const MAX_SESSION_ID_BYTES: usize = 1024;
@@ -59,17 +66,30 @@ pub struct HttpCall {
     /// The outcome, held back until earlier events are delivered.
     end: Option<Result<Event, CallError>>,
     linger: Linger,
+    checking: Option<Checking>,
 }
 
-struct Exchange {
+/// A check in progress, and whether the call is safe to repeat if the check fails.
+type Checking = (Pin<Box<dyn Future<Output = bool> + Send>>, bool);
+
+pub(super) struct Exchange {
     id: u64,
     stage: Stage,
     sent: bool,
-    /// Set for `initialize`, which is never cancelled (2025-11-25 basic/utilities/cancellation).
-    handshake: bool,
-    status: u16,
+    /// Set for `initialize`, which is never cancelled (2025-11-25 basic/utilities/cancellation), and for requests that
+    /// check the server. Their refusals are not judged.
+    pub(super) handshake: bool,
+    /// True for lists and pings, which may be repeated.
+    is_safe: bool,
+    doubt: Option<Doubt>,
+    pub(super) status: u16,
+    content_type: Option<HeaderValue>,
+    encoding: Option<HeaderValue>,
     session: Option<HeaderValue>,
+    moved: Option<Uri>,
     unreachable: bool,
+    /// True while the rest of a stream is requested.
+    resuming: bool,
     last_event: Option<String>,
     retry: Option<Duration>,
     failures: u32,
@@ -101,25 +121,15 @@ impl HttpCall {
         id: u64,
         caller: Option<CallerId>,
         asking: Answering,
+        is_safe: bool,
     ) -> Self {
         Self {
             elsewhere: link.core().enter(id, caller),
             end: None,
             linger: Linger::No,
+            checking: None,
             link,
-            exchange: Exchange {
-                id,
-                stage: Stage::Asking(asking),
-                sent: false,
-                handshake: false,
-                status: 0,
-                session: None,
-                unreachable: false,
-                last_event: None,
-                retry: None,
-                failures: 0,
-                empty: 0,
-            },
+            exchange: Exchange::new(id, asking, is_safe),
         }
     }
 
@@ -145,6 +155,11 @@ impl HttpCall {
         self.exchange.session.as_ref()
     }
 
+    /// The URL at the same origin that the server redirected to.
+    pub(super) fn moved(&self) -> Option<&Uri> {
+        self.exchange.moved.as_ref()
+    }
+
     /// Returns true if connecting failed.
     pub(super) fn unreachable(&self) -> bool {
         self.exchange.unreachable
@@ -162,6 +177,16 @@ impl HttpCall {
             }
             let core = self.link.core();
             self.exchange.finish(core);
+            match self.exchange.doubt.take() {
+                Some(doubt) => {
+                    let repeatable = doubt.names_session || self.exchange.is_safe;
+                    self.checking = Some((core.clone().check(doubt), repeatable));
+                }
+                None if event.is_ok() && !self.exchange.is_safe => {
+                    core.has_answered.store(true, Ordering::Relaxed);
+                }
+                None => {}
+            }
             self.linger = match self.linger {
                 Linger::Asked if event.is_ok() && core.stream.may_log() => {
                     Linger::Now(Box::pin(sleep(LOG_LINGER)), false)
@@ -169,6 +194,13 @@ impl HttpCall {
                 _ => Linger::No,
             };
             self.end = Some(event);
+        }
+        if let Some((check, repeatable)) = &mut self.checking {
+            let is_refused = check.await;
+            if is_refused && *repeatable {
+                self.end = Some(Err(CallError::SessionExpired));
+            }
+            self.checking = None;
         }
         if let Some(event) = self.late_event().await {
             return Ok(event);
@@ -245,7 +277,29 @@ impl Drop for HttpCall {
 }
 
 impl Exchange {
-    async fn next(&mut self, core: &Arc<Core>) -> Result<Event, CallError> {
+    pub(super) fn new(id: u64, asking: Answering, is_safe: bool) -> Self {
+        Self {
+            id,
+            stage: Stage::Asking(asking),
+            sent: false,
+            handshake: false,
+            is_safe,
+            doubt: None,
+            status: 0,
+            content_type: None,
+            encoding: None,
+            session: None,
+            moved: None,
+            unreachable: false,
+            resuming: false,
+            last_event: None,
+            retry: None,
+            failures: 0,
+            empty: 0,
+        }
+    }
+
+    pub(super) async fn next(&mut self, core: &Arc<Core>) -> Result<Event, CallError> {
         self.sent = true;
         loop {
             if let Some(event) = self.step(core).await? {
@@ -273,6 +327,8 @@ impl Exchange {
             },
             Stage::Json(body) => {
                 let text = body.read().await.map_err(|error| unread(core, &error))?;
+                let text = decoded(self.encoding.as_ref(), text, core.max_message)
+                    .map_err(|why| CallError::Refused(format!("{why}{LIMIT_HINT}").into()))?;
                 return self.whole(core, text).map(Some);
             }
             Stage::Failing(parts, body) => {
@@ -280,8 +336,15 @@ impl Exchange {
                     Ok(text) => text,
                     Err(_) => body.so_far(),
                 };
-                let (status, hint) = (parts.status, status_hint(parts.status, &parts.headers));
-                return self.failed(core, status, hint, &text).map(Some);
+                let encoding = parts.headers.get(CONTENT_ENCODING);
+                let text = decoded(encoding, text, core.max_message).unwrap_or_default();
+                let (status, uri) = (parts.status, &core.endpoint.uri);
+                let hint = status_hint(status, &parts.headers, uri);
+                if self.resuming {
+                    self.stage = self.not_resumed(core, status, &text)?;
+                } else {
+                    return self.failed(core, status, hint, &text).map(Some);
+                }
             }
             Stage::Events(body, parser) => loop {
                 let event = parser
@@ -330,12 +393,10 @@ impl Exchange {
         let status = response.status();
         self.status = status.as_u16();
         if !status.is_success() {
-            let (parts, body) = response.into_parts();
-            let max = match media(&parts.headers) {
-                Media::Json | Media::Unknown => core.max_message,
-                Media::Events | Media::Other => MAX_ERROR_BODY_BYTES.min(core.max_message),
-            };
-            return Ok(Stage::Failing(Box::new(parts), Whole::new(body, max)));
+            if self.handshake {
+                self.moved = redirect(status, response.headers(), &core.endpoint.uri);
+            }
+            return Ok(failing(core, response));
         }
         if self.handshake && core.era == Era::Legacy {
             self.session = session(response.headers())?;
@@ -346,58 +407,104 @@ impl Exchange {
             let text = format!("HTTP {} instead of a response", status.as_u16());
             return Err(CallError::Refused(text.into()));
         }
-        match media {
-            Media::Json | Media::Unknown => Ok(Stage::Json(
-                Whole::new(response.into_body(), core.max_message).in_one_place(),
-            )),
-            Media::Events => Ok(events(core, response.into_body())),
-            Media::Other => Err(CallError::Refused(
-                "it is neither JSON nor an event stream".into(),
-            )),
+        if media == Media::Events {
+            return events(core, response);
         }
+        // JSON is accepted under any other content type.
+        self.content_type = response.headers().get(CONTENT_TYPE).cloned();
+        self.encoding = response.headers().get(CONTENT_ENCODING).cloned();
+        let body = Whole::new(response.into_body(), core.max_message);
+        Ok(Stage::Json(body.in_one_place()))
     }
 
     /// Handles a complete JSON response.
-    fn whole(&self, core: &Core, text: Bytes) -> Result<Event, CallError> {
-        if text.is_empty() {
-            return Err(CallError::Refused("it is empty".into()));
-        }
-        let frame = Frame::parse(text, core.max_depth).map_err(|invalid| refused(&invalid))?;
+    fn whole(&mut self, core: &Core, text: Bytes) -> Result<Event, CallError> {
+        let frame = match Frame::parse(text.clone(), core.max_depth) {
+            Ok(frame) => frame,
+            Err(_) if text.is_empty() => return Err(self.unacceptable(core, "it is empty", &text)),
+            Err(invalid) => {
+                let is_json = matches!(text.trim_ascii_start().first(), Some(b'{' | b'['));
+                let why = match is_json {
+                    true => invalid.to_string(),
+                    false => "it is neither JSON nor an event stream".to_owned(),
+                };
+                return Err(self.unacceptable(core, &why, &text));
+            }
+        };
         if !frame.is_response() {
-            return Err(CallError::Refused("it is not a response".into()));
+            return Err(self.unacceptable(core, "it is not a response", &text));
         }
         match self.ours(core, frame, false) {
-            Ok(frame) => Ok(Event::Response(frame)),
+            Ok(frame) => self.response(core, frame),
             Err(frame) => {
                 core.stray("a response with another id");
                 let id = String::from_utf8_lossy(&frame.id()[..frame.id().len().min(40)]);
-                let text = format!("it carries the id {id} instead of {}", self.id);
-                Err(CallError::Refused(text.into()))
+                let why = format!("it carries the id {id} instead of {}", self.id);
+                Err(self.unacceptable(core, &why, &text))
             }
         }
     }
 
+    /// The error for a response with a success status that is no answer.
+    fn unacceptable(&self, core: &Core, why: &str, text: &[u8]) -> CallError {
+        let media = match &self.content_type {
+            Some(media) => {
+                let media = String::from_utf8_lossy(media.as_bytes());
+                format!("`{}`", media.chars().take(80).collect::<String>())
+            }
+            None => "no content type".to_owned(),
+        };
+        let (status, detail) = (self.status, core.endpoint.detail(text));
+        CallError::Refused(format!("{why} (HTTP {status}, {media}){detail}").into())
+    }
+
+    /// Handles the response to this call with a success status.
+    fn response(&mut self, core: &Core, frame: Frame) -> Result<Event, CallError> {
+        // A modern server has no session that it could lose.
+        if frame.kind() == Kind::Error && core.has_session() {
+            let error = RpcError::from_json(frame.body());
+            if !refusal::is_of_handler(&error) {
+                let why = core.endpoint.excerpt(error.message.as_bytes());
+                let doubt = Doubt {
+                    names_session: refusal::is_lost_session(&error),
+                    error: Some(error),
+                };
+                self.judge(core, doubt, &why)?;
+            }
+        }
+        Ok(Event::Response(frame))
+    }
+
     /// Handles a response with an error status.
     fn failed(
-        &self,
+        &mut self,
         core: &Core,
         status: StatusCode,
         hint: Option<String>,
         text: &Bytes,
     ) -> Result<Event, CallError> {
-        let looks_json = text.trim_ascii_start().first() == Some(&b'{');
-        let frame = looks_json
-            .then(|| Frame::parse(text.clone(), core.max_depth).ok())
-            .flatten()
-            .filter(|frame| frame.kind() == Kind::Error);
+        let frame = refusal::error_of(text, core.max_depth);
         let error = frame
             .as_ref()
             .map(|frame| RpcError::from_json(frame.body()));
+        let detail = hint.unwrap_or_else(|| match &error {
+            Some(error) => core.endpoint.detail(error.message.as_bytes()),
+            None => core.endpoint.detail(text),
+        });
+        let code = status.as_u16();
         if core.is_misdirected(status) {
-            return Err(core.expired());
+            return Err(core.expired(&format!("HTTP {code}")));
         }
-        if core.has_session() && forgot_session(status, error.as_ref()) {
-            return Err(core.expired());
+        let names_session = core.has_session() && refusal::names_lost_session(status, text);
+        let is_of_handler = error.as_ref().is_some_and(refusal::is_of_handler);
+        // A modern server reports its own errors with an error status.
+        let is_of_handler = is_of_handler || (core.era == Era::Modern && error.is_some());
+        if names_session || !(is_of_handler || means_wait(status)) {
+            let doubt = Doubt {
+                names_session,
+                error: None,
+            };
+            self.judge(core, doubt, &format!("HTTP {code}{detail}"))?;
         }
         if let Some(frame) = frame
             && status != StatusCode::UNAUTHORIZED
@@ -405,21 +512,27 @@ impl Exchange {
         {
             return Ok(Event::Response(frame));
         }
-        let detail = hint.unwrap_or_else(|| {
-            let text = match &error {
-                Some(error) => core.endpoint.excerpt(error.message.as_bytes()),
-                None => core.endpoint.excerpt(text),
-            };
-            if text.is_empty() {
-                text
-            } else {
-                format!(": {text}")
-            }
-        });
-        Err(CallError::Http {
-            status: status.as_u16(),
-            detail: detail.into(),
-        })
+        let (status, detail) = (code, detail.into());
+        Err(CallError::Http { status, detail })
+    }
+
+    /// Decides what a refusal means for the session.
+    ///
+    /// A refusal that names a lost session opens one new session. If it comes again there, it may mean something else,
+    /// and is checked like any other.
+    ///
+    /// # Errors
+    /// [`CallError::SessionExpired`]
+    fn judge(&mut self, core: &Core, doubt: Doubt, why: &str) -> Result<(), CallError> {
+        // Another gateway says so by itself if it does not know a session.
+        if self.handshake || core.endpoint.sign.is_some() {
+            return Ok(());
+        }
+        if doubt.names_session && (self.is_safe || !core.is_new()) {
+            return Err(core.expired(why));
+        }
+        self.doubt = Some(doubt);
+        Ok(())
     }
 
     /// Returns the frame if it answers this call, otherwise returns it as the error.
@@ -472,7 +585,7 @@ impl Exchange {
             Err(invalid) => {
                 let ours = self.id.to_string();
                 if invalid.response && invalid.id.as_deref() == Some(ours.as_bytes()) {
-                    return Err(refused(&invalid));
+                    return Err(CallError::Refused(invalid.to_string().into()));
                 }
                 core.stray("an event that is not a message");
                 return Ok(None);
@@ -485,7 +598,7 @@ impl Exchange {
             // 2026-07-28 streamable-http "Receiving Messages": this era has no server requests.
             Kind::Request => core.stray("a request, which this protocol version does not allow"),
             Kind::Result | Kind::Error => match self.ours(core, frame, false) {
-                Ok(frame) => return Ok(Some(Event::Response(frame))),
+                Ok(frame) => return self.response(core, frame).map(Some),
                 Err(_) => core.stray("a response with another id"),
             },
         }
@@ -514,20 +627,29 @@ impl Exchange {
 
     /// Handles the response head of an attempt to resume a stream.
     fn resumed(&mut self, core: &Core, response: Response<Body>) -> Result<Stage, CallError> {
-        let status = response.status();
-        if status.is_success() && media(response.headers()) == Media::Events {
-            self.failures = 0;
-            return Ok(events(core, response.into_body()));
+        if response.status().is_success() && media(response.headers()) == Media::Events {
+            (self.failures, self.resuming) = (0, false);
+            return events(core, response);
         }
+        self.resuming = true;
+        Ok(failing(core, response))
+    }
+
+    /// Handles a refusal to resume a stream. Never returns [`CallError::SessionExpired`], because the caller would then
+    /// repeat the call, which the server has already received.
+    fn not_resumed(
+        &mut self,
+        core: &Core,
+        status: StatusCode,
+        text: &Bytes,
+    ) -> Result<Stage, CallError> {
+        self.resuming = false;
         let why = format!("resuming it failed with HTTP {}", status.as_u16());
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        if core.has_session() && refusal::names_lost_session(status, text) {
+            core.expired(&why);
+        } else if status.is_server_error() || means_wait(status) {
             self.failures += 1;
             return self.broke_off(core, Some(why));
-        }
-        if status == StatusCode::NOT_FOUND && core.has_session() {
-            // Only ends the session. `SessionExpired` is not returned, because the caller would then repeat the call,
-            // which the server has already received.
-            core.expired();
         }
         Err(CallError::Closed(
             format!("the response stream ended early: {why}").into(),
@@ -535,12 +657,24 @@ impl Exchange {
     }
 }
 
-fn events(core: &Core, body: Body) -> Stage {
-    Stage::Events(body, Box::new(Parser::new(core.max_message)))
+fn events(core: &Core, response: Response<Body>) -> Result<Stage, CallError> {
+    if let Some(encoding) = response.headers().get(CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        let why = format!("its event stream is encoded with {encoding:?}, which cannot be read");
+        return Err(CallError::Refused(why.into()));
+    }
+    let parser = Box::new(Parser::new(core.max_message));
+    Ok(Stage::Events(response.into_body(), parser))
 }
 
-fn refused(invalid: &Invalid) -> CallError {
-    CallError::Refused(invalid.to_string().into())
+fn failing(core: &Core, response: Response<Body>) -> Stage {
+    let (parts, body) = response.into_parts();
+    let max = match media(&parts.headers) {
+        Media::Json | Media::Unknown => core.max_message,
+        Media::Events | Media::Other => MAX_ERROR_BODY_BYTES.min(core.max_message),
+    };
+    Stage::Failing(Box::new(parts), Whole::new(body, max))
 }
 
 fn unread(core: &Core, error: &Unread<hyper::Error>) -> CallError {
@@ -568,21 +702,6 @@ fn session(headers: &http::HeaderMap) -> Result<Option<HeaderValue>, CallError> 
     Ok(Some(id))
 }
 
-/// Returns true if a response means that the server no longer knows the session.
-///
-/// By the specification that is a 404, unless the error says that the method is unknown. Servers built on a widespread
-/// example send 400 with a message about a session id.
-fn forgot_session(status: StatusCode, error: Option<&RpcError>) -> bool {
-    match (status, error) {
-        (StatusCode::NOT_FOUND, Some(error)) => error.code != crate::error::METHOD_NOT_FOUND,
-        (StatusCode::NOT_FOUND, None) => true,
-        (StatusCode::BAD_REQUEST, Some(error)) => {
-            error.code == -32000 && error.message.to_ascii_lowercase().contains("session id")
-        }
-        _ => false,
-    }
-}
-
 impl HttpLink {
     pub(in crate::client) fn call(
         &self,
@@ -601,9 +720,12 @@ impl HttpLink {
         }
         let id = core.next_id.fetch_add(1, Ordering::Relaxed);
         let (caller, wants_logs) = (outgoing.caller, outgoing.wants_logs);
+        let name = outgoing.frame.method();
+        let is_safe = name.ends_with("/list") || matches!(name, method::PING | method::DISCOVER);
+        let is_repeatable = is_safe || name == method::INITIALIZE;
         let text = outgoing.text(id);
-        let asking = core.request(Method::POST, headers, text);
-        let call = HttpCall::new(self.clone(), id, caller, asking);
+        let asking = core.request(Method::POST, headers, text, is_repeatable);
+        let call = HttpCall::new(self.clone(), id, caller, asking, is_safe);
         Ok(if wants_logs { call.lingering() } else { call })
     }
 }

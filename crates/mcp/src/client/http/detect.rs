@@ -2,22 +2,39 @@
 //!
 //! `server/discover` is tried first. A result, or an error that only modern servers send, settles it. Otherwise
 //! `initialize` is tried, and if that is refused too, GET for the event stream of HTTP+SSE.
+//!
+//! A server may answer 401 to every method that it does not know, so only a 401 to `initialize` means that it needs a
+//! sign-in. A server that never answers `server/discover` gets `initialize` after [`PROBE_TIMEOUT`]. Its URL is
+//! remembered, so that the next connection begins with `initialize`.
 
-use super::sse;
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use http::HeaderValue;
-use tokio::{sync::mpsc, time::timeout};
+use futures_util::future::BoxFuture;
+use http::{HeaderValue, Uri};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::{
-    super::{CallError, Client, ConnectError, Event, Link, Options, Outgoing, ServerInfo},
+    super::{
+        Access, Authorize, CallError, Client, ConnectError, Event, Link, Options, Outgoing,
+        ServerInfo, SignIn, Token,
+    },
     HttpLink, Pool,
     endpoint::Endpoint,
     link::Mode,
     listen::listen,
+    sse,
 };
 use crate::client::handshake::initialize_params;
 use crate::client::handshake::modern_meta;
+use crate::client::handshake::older_version;
 use crate::client::handshake::read_discover;
 use crate::client::handshake::read_initialize;
 use crate::{
@@ -26,6 +43,54 @@ use crate::{
     json::{self, Object},
     protocol::method,
 };
+
+/// Time for the answer to `server/discover` before `initialize` is tried as well.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time that it still gets once `initialize` was accepted.
+const PROBE_GRACE: Duration = Duration::from_secs(1);
+/// Redirects that are followed for one request.
+pub(super) const MAX_REDIRECTS: usize = 5;
+/// Maximum remembered URLs.
+const MAX_SILENT_URLS: usize = 1024;
+/// Wait for the end of a session that is not needed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// URLs whose servers accept `initialize` but never answer `server/discover`.
+#[derive(Clone, Default)]
+pub(super) struct SilentUrls(Arc<Mutex<HashSet<String>>>);
+
+impl SilentUrls {
+    fn with<T>(&self, change: impl FnOnce(&mut HashSet<String>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn contain(&self, uri: &Uri) -> bool {
+        self.with(|known| known.contains(&uri.to_string()))
+    }
+
+    fn add(&self, uri: &Uri) {
+        self.with(|known| {
+            if known.len() >= MAX_SILENT_URLS {
+                known.clear();
+            }
+            known.insert(uri.to_string())
+        });
+    }
+
+    fn remove(&self, uri: &Uri) {
+        self.with(|known| known.remove(&uri.to_string()));
+    }
+}
+
+/// A server at a URL, and how to connect to it.
+struct Detection<'a> {
+    pool: &'a Pool,
+    url: &'a str,
+    headers: &'a [(String, String)],
+    endpoint: Endpoint,
+    options: &'a Options,
+    ambient: mpsc::Sender<Event>,
+}
 
 /// Connects to the server at `url`.
 pub(in crate::client) async fn connect(
@@ -37,26 +102,147 @@ pub(in crate::client) async fn connect(
 ) -> Result<Client, ConnectError> {
     let mut endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
     endpoint.sign.clone_from(&options.sign);
-    let probed = match options.era {
-        Some(Era::Legacy) => None,
-        Some(Era::Modern) => {
-            let (link, outcome) = probe(pool, &endpoint, options).await;
-            return match outcome {
-                Probe::Modern(info) => Ok(client(link, info)),
-                Probe::No(error) | Probe::NotModern(error) => Err(error),
-            };
-        }
-        None => {
-            // Half of the time is reserved for `initialize`, in case the server never answers unknown requests.
-            match timeout(options.timeout / 2, probe(pool, &endpoint, options)).await {
-                Ok((link, Probe::Modern(info))) => return Ok(client(link, info)),
-                Ok((_, Probe::No(error))) => return Err(error),
-                Ok((_, Probe::NotModern(error))) => Some(error),
-                Err(_) => Some(ConnectError::Timeout(options.timeout / 2)),
+    let detection = Detection {
+        pool,
+        url,
+        headers,
+        endpoint,
+        options,
+        ambient,
+    };
+    match options.era {
+        Some(Era::Legacy) => detection.legacy(None).await,
+        Some(Era::Modern) => detection.modern().await,
+        None => detection.either().await,
+    }
+}
+
+impl Detection<'_> {
+    async fn either(&self) -> Result<Client, ConnectError> {
+        let (silent, uri) = (&self.pool.silent, &self.endpoint.uri);
+        if silent.contain(uri) {
+            match self.legacy(None).await {
+                Err(ConnectError::Unreachable(why)) => return Err(ConnectError::Unreachable(why)),
+                // It may be another server by now.
+                Err(_) => silent.remove(uri),
+                connected => return connected,
             }
         }
-    };
-    legacy(pool, &endpoint, url, headers, options, ambient, probed).await
+        let half = self.options.timeout / 2;
+        let deadline = Instant::now() + half;
+        let token = self.token();
+        let mut probing = pin!(probe(
+            self.pool,
+            self.endpoint_without_sign_in(),
+            self.options
+        ));
+        match timeout(PROBE_TIMEOUT.min(half), probing.as_mut()).await {
+            Ok(Probe::Modern(client)) => return Ok(client),
+            Ok(Probe::No(error)) => return Err(error),
+            Ok(Probe::NotModern(error)) => return self.after_refusal(error, token).await,
+            Err(_) => {}
+        }
+        let mut connecting = pin!(self.legacy(None));
+        tokio::select! {
+            biased;
+            probed = probing.as_mut() => match probed {
+                Probe::Modern(client) => Ok(client),
+                Probe::No(error) => Err(error),
+                Probe::NotModern(_) => connecting.await,
+            },
+            connected = connecting.as_mut() => match connected {
+                Ok(legacy) => match timeout(PROBE_GRACE, probing).await {
+                    Ok(Probe::Modern(client)) => {
+                        legacy.close(CLOSE_TIMEOUT).await;
+                        Ok(client)
+                    }
+                    Ok(_) => Ok(legacy),
+                    Err(_) => {
+                        silent.add(uri);
+                        Ok(legacy)
+                    }
+                },
+                // Perhaps a modern server that is slow.
+                Err(error) => match timeout_at(deadline, probing).await {
+                    Ok(Probe::Modern(client)) => Ok(client),
+                    _ => Err(error),
+                },
+            },
+        }
+    }
+
+    /// Continues after a refusal of `server/discover`. `token`: the access token that it was sent with.
+    async fn after_refusal(
+        &self,
+        refusal: ConnectError,
+        token: Option<Access>,
+    ) -> Result<Client, ConnectError> {
+        let is_unauthorized = is_sign_in(&refusal);
+        let connected = self.legacy(Some(&refusal)).await;
+        let is_open = match &connected {
+            Ok(_) => self.token() != token,
+            Err(error) => !is_sign_in(error),
+        };
+        if !(is_unauthorized && is_open) {
+            return connected;
+        }
+        // Either the token was replaced, or `initialize` needs none and is refused: ask the modern way once more.
+        match (self.modern().await, connected) {
+            (Ok(modern), Ok(legacy)) => {
+                legacy.close(CLOSE_TIMEOUT).await;
+                Ok(modern)
+            }
+            (Err(error), Err(_)) if is_sign_in(&error) => Err(error),
+            (Err(_), connected) => connected,
+            (modern, Err(_)) => modern,
+        }
+    }
+
+    async fn modern(&self) -> Result<Client, ConnectError> {
+        match probe(self.pool, self.endpoint.clone(), self.options).await {
+            Probe::Modern(client) => Ok(client),
+            Probe::No(error) | Probe::NotModern(error) => Err(error),
+        }
+    }
+
+    /// The access token for the next request, if it is there.
+    fn token(&self) -> Option<Access> {
+        match self.endpoint.authorize.as_ref()?.token() {
+            Token::Is(token) => token,
+            Token::Comes(_) => None,
+        }
+    }
+
+    /// The endpoint for a request whose 401 does not count.
+    fn endpoint_without_sign_in(&self) -> Endpoint {
+        let mut endpoint = self.endpoint.clone();
+        let passive = |authorize| Arc::new(Passive(authorize)) as Arc<dyn Authorize>;
+        endpoint.authorize = endpoint.authorize.map(passive);
+        endpoint
+    }
+}
+
+fn is_sign_in(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Call(CallError::SignIn(_)))
+}
+
+/// Supplies access tokens, but does nothing about one that is refused.
+#[derive(Debug)]
+struct Passive(Arc<dyn Authorize>);
+
+impl Authorize for Passive {
+    fn token(&self) -> Token {
+        self.0.token()
+    }
+
+    fn refused(&self, _: Option<Access>, _: String) -> BoxFuture<'static, Result<Access, SignIn>> {
+        Box::pin(async {
+            Err(SignIn {
+                reason: "it answers 401 to `server/discover`".into(),
+                is_needed: true,
+            })
+        })
+    }
 }
 
 fn client(link: HttpLink, info: ServerInfo) -> Client {
@@ -64,34 +250,32 @@ fn client(link: HttpLink, info: ServerInfo) -> Client {
 }
 
 enum Probe {
-    Modern(ServerInfo),
+    Modern(Client),
     /// Not modern, or unclear. `initialize` may work.
     NotModern(ConnectError),
     /// No protocol will work.
     No(ConnectError),
 }
 
-async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink, Probe) {
-    let link = HttpLink::new(pool, endpoint, Mode::Modern, options);
+async fn probe(pool: &Pool, mut endpoint: Endpoint, options: &Options) -> Probe {
     let params = format!("{{\"_meta\":{}}}", modern_meta(options));
-    let mut asked = ask(&link, method::DISCOVER, &params).await;
+    let (mode, name) = (Mode::Modern, method::DISCOVER);
+    let (mut link, mut asked) = ask(pool, &mut endpoint, &mode, options, name, &params).await;
     if matches!(&asked.answer, Ok(frame) if offers_ours(frame)) {
         // 2026-07-28 basic/versioning: a client retries with a version that the server names. Here that is the version
         // it already used. The retry may still succeed, for example if the URL leads to several instances of which only
         // some are updated yet.
-        asked = ask(&link, method::DISCOVER, &params).await;
+        (link, asked) = ask(pool, &mut endpoint, &mode, options, name, &params).await;
     }
-    let outcome = match asked.answer {
+    match asked.answer {
         Ok(frame) if frame.kind() == Kind::Result => match read_discover(frame.body_bytes()) {
-            Ok(info) => Probe::Modern(info),
+            Ok(info) => Probe::Modern(client(link, info)),
             Err(error) => Probe::NotModern(error),
         },
         Ok(frame) => refusal(&RpcError::from_json(frame.body())),
-        Err(error @ CallError::SignIn(_)) => Probe::No(error.into()),
         Err(error) if asked.unreachable => Probe::No(unreachable(error)),
         Err(error) => Probe::NotModern(ConnectError::Call(error)),
-    };
-    (link, outcome)
+    }
 }
 
 /// Returns true if an error says that our version is unsupported, yet lists it as supported.
@@ -135,68 +319,76 @@ fn refusal(error: &RpcError) -> Probe {
     }
 }
 
-/// Tries `initialize`, then HTTP+SSE if that is refused.
-async fn legacy(
-    pool: &Pool,
-    endpoint: &Endpoint,
-    url: &str,
-    headers: &[(String, String)],
-    options: &Options,
-    ambient: mpsc::Sender<Event>,
-    probed: Option<ConnectError>,
-) -> Result<Client, ConnectError> {
-    let link = HttpLink::new(pool, endpoint, Mode::Handshake, options);
-    let params = initialize_params(options);
-    let asked = ask(&link, method::INITIALIZE, &params).await;
-    let error = match asked.answer {
-        Ok(frame) if frame.kind() == Kind::Result => {
-            let info = read_initialize(frame.body_bytes())?;
-            return established(pool, endpoint, options, info, asked.session, ambient).await;
-        }
-        Ok(frame) => {
-            let mut error = RpcError::from_json(frame.body());
-            // The first refusal may be more helpful to the user than the second.
-            if let Some(ConnectError::NotModern(first)) = &probed {
-                error.message = format!("{}; and `server/discover`: {first}", error.message);
+impl Detection<'_> {
+    /// Tries `initialize`, then HTTP+SSE if that is refused. `probed`: how the server refused `server/discover`.
+    async fn legacy(&self, probed: Option<&ConnectError>) -> Result<Client, ConnectError> {
+        let (pool, options) = (self.pool, self.options);
+        let mut endpoint = self.endpoint.clone();
+        let mut version = Version::LATEST_LEGACY;
+        let (mut error, status) = loop {
+            let params = initialize_params(options, version);
+            let mode = Mode::Handshake;
+            let (_, asked) = ask(
+                pool,
+                &mut endpoint,
+                &mode,
+                options,
+                method::INITIALIZE,
+                &params,
+            )
+            .await;
+            let error = match asked.answer {
+                Ok(frame) if frame.kind() == Kind::Result => {
+                    let info = read_initialize(frame.body_bytes())?;
+                    return self.established(&endpoint, info, asked.session).await;
+                }
+                Ok(frame) => ConnectError::NotLegacy(RpcError::from_json(frame.body())),
+                Err(error) if asked.unreachable => return Err(unreachable(error)),
+                Err(error) => ConnectError::Call(error),
+            };
+            match older_version(&error, version) {
+                Some(older) => version = older,
+                None => break (error, asked.status),
             }
-            ConnectError::NotLegacy(error)
+        };
+        // The first refusal may be the one that tells the user what to do.
+        if let (ConnectError::NotLegacy(error), Some(ConnectError::NotModern(first))) =
+            (&mut error, probed)
+        {
+            error.message = format!("{}; and `server/discover`: {first}", error.message);
         }
-        Err(error) if asked.unreachable => return Err(unreachable(error)),
-        Err(error) => ConnectError::Call(error),
-    };
-    if !matches!(asked.status, 400 | 404 | 405) {
-        return Err(error);
+        if !matches!(status, 400 | 404 | 405) {
+            return Err(error);
+        }
+        match sse::connect(pool, self.url, self.headers, options, self.ambient.clone()).await {
+            Ok(client) => Ok(client),
+            Err(ConnectError::Unreachable(_)) => Err(error),
+            // The server speaks HTTP+SSE, but something else is wrong.
+            Err(other) => Err(other),
+        }
     }
-    match sse::connect(pool, url, headers, options, ambient).await {
-        Ok(client) => Ok(client),
-        Err(ConnectError::Unreachable(_)) => Err(error),
-        // The server speaks HTTP+SSE, but something else is wrong.
-        Err(other) => Err(other),
-    }
-}
 
-async fn established(
-    pool: &Pool,
-    endpoint: &Endpoint,
-    options: &Options,
-    info: ServerInfo,
-    session: Option<HeaderValue>,
-    ambient: mpsc::Sender<Event>,
-) -> Result<Client, ConnectError> {
-    let mode = Mode::Legacy {
-        version: info.version,
-        session,
-    };
-    let link = HttpLink::new(pool, endpoint, mode, options);
-    if let Err(error) = link
-        .send(&Frame::notification(method::INITIALIZED, None))
-        .await
-    {
-        link.close(Duration::from_secs(2)).await;
-        return Err(error.into());
+    async fn established(
+        &self,
+        endpoint: &Endpoint,
+        info: ServerInfo,
+        session: Option<HeaderValue>,
+    ) -> Result<Client, ConnectError> {
+        let mode = Mode::Legacy {
+            version: info.version,
+            session,
+        };
+        let link = HttpLink::new(self.pool, endpoint, &mode, self.options);
+        if let Err(error) = link
+            .send(&Frame::notification(method::INITIALIZED, None))
+            .await
+        {
+            link.close(CLOSE_TIMEOUT).await;
+            return Err(error.into());
+        }
+        link.spawn(listen(link.core().clone(), self.ambient.clone()));
+        Ok(client(link, info))
     }
-    link.spawn(listen(link.core().clone(), ambient));
-    Ok(client(link, info))
 }
 
 fn unreachable(error: CallError) -> ConnectError {
@@ -210,11 +402,35 @@ struct Asked {
     answer: Result<Frame, CallError>,
     status: u16,
     session: Option<HeaderValue>,
+    moved: Option<Uri>,
     unreachable: bool,
 }
 
+/// Sends one handshake request over a new link. Follows redirects, and changes `endpoint` accordingly.
+async fn ask(
+    pool: &Pool,
+    endpoint: &mut Endpoint,
+    mode: &Mode,
+    options: &Options,
+    method: &str,
+    params: &str,
+) -> (HttpLink, Asked) {
+    let mut redirects = 0;
+    loop {
+        let link = HttpLink::new(pool, endpoint, mode, options);
+        let mut asked = ask_over(&link, method, params).await;
+        match asked.moved.take() {
+            Some(target) if redirects < MAX_REDIRECTS => {
+                redirects += 1;
+                *endpoint = endpoint.at(target);
+            }
+            _ => return (link, asked),
+        }
+    }
+}
+
 /// Sends one handshake request. Notifications before the response are ignored.
-async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
+async fn ask_over(link: &HttpLink, method: &str, params: &str) -> Asked {
     let request = Frame::request("0", method, Some(params.as_bytes()));
     let mut call = match link.call(Outgoing::new(&request)) {
         Ok(call) => call.handshake(),
@@ -223,6 +439,7 @@ async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
                 answer: Err(error),
                 status: 0,
                 session: None,
+                moved: None,
                 unreachable: false,
             };
         }
@@ -243,6 +460,7 @@ async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
         answer,
         status: call.status(),
         session: call.session().cloned(),
+        moved: call.moved().cloned(),
         unreachable: call.unreachable(),
     }
 }

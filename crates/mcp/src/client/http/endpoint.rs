@@ -163,13 +163,23 @@ impl Endpoint {
         }
     }
 
-    /// A short, printable excerpt of a server's text, without any headers that we sent.
+    /// [`Endpoint::excerpt`] as the end of a message: `: …`, or nothing.
+    pub(in crate::client) fn detail(&self, text: &[u8]) -> String {
+        let text = self.excerpt(text);
+        match text.is_empty() {
+            true => text,
+            false => format!(": {text}"),
+        }
+    }
+
+    /// A short, printable excerpt of a server's text, without any headers that we sent. Of a page, the title.
     pub(in crate::client) fn excerpt(&self, text: &[u8]) -> String {
         const MAX_EXCERPT_CHARS: usize = 200;
         let text = String::from_utf8_lossy(&text[..text.len().min(4 * MAX_EXCERPT_CHARS)]);
-        if text.trim_start().starts_with('<') {
-            return String::new();
-        }
+        let text = match text.trim_start().starts_with('<') {
+            true => title(&text),
+            false => &text,
+        };
         let echoed = self.headers.values().any(|value| {
             let value = value.to_str().unwrap_or_default();
             let secret = value.rsplit(' ').next().unwrap_or_default();
@@ -185,6 +195,19 @@ impl Endpoint {
             .collect::<String>();
         printable.trim().to_owned()
     }
+}
+
+/// The title of an HTML page, or nothing.
+fn title(page: &str) -> &str {
+    let lower = page.to_ascii_lowercase();
+    let Some(from) = lower.find("<title") else {
+        return "";
+    };
+    let Some(start) = lower[from..].find('>').map(|at| from + at + 1) else {
+        return "";
+    };
+    let end = lower[start..].find('<').map_or(page.len(), |at| start + at);
+    &page[start..end]
 }
 
 /// Host and port of a URL, with the scheme's default port if it has none.
@@ -205,17 +228,30 @@ fn port(uri: &Uri) -> u16 {
 /// Resolves the message endpoint that a server announced. It must have the server's origin, because the messages and
 /// the configured headers go there.
 pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
-    let reference = reference.trim();
     let shown = || {
         reference
+            .trim()
             .chars()
             .filter(|c| !c.is_control())
             .take(80)
             .collect::<String>()
     };
+    let uri = resolved(base, reference)
+        .ok_or_else(|| format!("the message endpoint {:?} is not a URL", shown()))?;
+    if !is_same_origin(base, &uri) {
+        return Err(format!(
+            "the message endpoint {:?} is not at the server's own origin",
+            shown()
+        ));
+    }
+    Ok(uri)
+}
+
+/// Resolves a reference (RFC 3986, 5.2), without its fragment.
+pub(super) fn resolved(base: &Uri, reference: &str) -> Option<Uri> {
     let scheme = base.scheme_str().unwrap_or("http");
     let authority = base.authority().map_or("", Authority::as_str);
-    let reference = reference.split('#').next().unwrap_or_default();
+    let reference = reference.trim().split('#').next().unwrap_or_default();
     let head = reference.split(['/', '?']).next().unwrap_or_default();
     let text = if head.contains(':') {
         reference.to_owned()
@@ -235,9 +271,11 @@ pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, Str
             without_dots(&format!("{folder}/{reference}"))
         )
     };
-    let uri: Uri = text
-        .parse()
-        .map_err(|_| format!("the message endpoint {:?} is not a URL", shown()))?;
+    text.parse().ok()
+}
+
+/// Returns true if a URL has the origin of `base` and no userinfo.
+pub(super) fn is_same_origin(base: &Uri, uri: &Uri) -> bool {
     let same_host = uri
         .host()
         .zip(base.host())
@@ -245,13 +283,7 @@ pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, Str
     let userinfo = uri
         .authority()
         .is_some_and(|authority| authority.as_str().contains('@'));
-    if uri.scheme() != base.scheme() || !same_host || port(&uri) != port(base) || userinfo {
-        return Err(format!(
-            "the message endpoint {:?} is not at the server's own origin",
-            shown()
-        ));
-    }
-    Ok(uri)
+    uri.scheme() == base.scheme() && same_host && port(uri) == port(base) && !userinfo
 }
 
 /// Removes `.` and `..` segments from a path (RFC 3986, 5.2.4).
@@ -298,6 +330,9 @@ mod tests {
         assert_eq!(basic, "Basic YWwgOnMzY3JldA==");
         assert_eq!(endpoint.excerpt(basic.as_bytes()), "");
         assert_eq!(endpoint.excerpt(b"no\r\nway"), "no  way");
+        let page = b"<!doctype html><head><Title lang=en>Sign in</title></head>";
+        assert_eq!(endpoint.excerpt(page), "Sign in");
+        assert_eq!(endpoint.excerpt(b"<html><body>text"), "");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HOST},
 };
 use http_body::Body as _;
@@ -20,7 +20,7 @@ use http_body_util::BodyExt;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, mpsc},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -33,9 +33,10 @@ use super::{
     Pool,
     body::status_hint,
     endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
-    pool::{self, Answering, Body},
+    pool::{self, Answering, Body, Repeatable},
+    refusal,
 };
-use crate::{Era, Frame, Version, protocol::method};
+use crate::{Era, Frame, Version, client::handshake::modern_meta, gather::Whole, protocol::method};
 
 pub(super) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -48,6 +49,10 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 const MAX_BACKGROUND_MESSAGES: usize = 64;
 /// Timeout for a message without a response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum bytes read of an error body that is not JSON.
+pub(super) const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
+/// A session is new for this long, unless a call was answered in it.
+const NEW_SESSION_TIME: Duration = Duration::from_secs(5);
 /// After this many consecutive calls without a log message, the server is assumed to send none on its own stream.
 const MAX_SILENT_CALLS: u32 = 8;
 /// Limits for reading finished streams to their end so that their connections can be reused: number, time and bytes.
@@ -132,15 +137,29 @@ pub(super) struct Core {
     /// Closed, or known to be unusable.
     dead: CancellationToken,
     pub is_dead: AtomicBool,
-    why: OnceLock<Arc<str>>,
+    end: OnceLock<End>,
+    opened: Instant,
+    /// True if a call was answered. Lists and pings do not count.
+    pub(super) has_answered: AtomicBool,
+    /// True while a check is running ([`Core::check`]).
+    pub(super) is_checking: AtomicBool,
+    /// `params` of the request that checks whether the server refuses everything.
+    pub(super) check_params: Box<str>,
     tasks: TaskTracker,
     runtime: Handle,
     background: Arc<Semaphore>,
     drains: mpsc::Sender<Body>,
 }
 
+/// Why a link is unusable.
+struct End {
+    why: Arc<str>,
+    /// True if the server has refused a request. A new session may be accepted.
+    is_refused: bool,
+}
+
 impl HttpLink {
-    pub(super) fn new(pool: &Pool, endpoint: &Endpoint, mode: Mode, options: &Options) -> Self {
+    pub(super) fn new(pool: &Pool, endpoint: &Endpoint, mode: &Mode, options: &Options) -> Self {
         let mut headers = endpoint.headers.clone();
         headers.reserve(6);
         headers.insert(ACCEPT, BOTH);
@@ -156,8 +175,8 @@ impl HttpLink {
             Mode::Handshake => (Era::Legacy, None, None),
             // The version header exists since 2025-06-18.
             Mode::Legacy { version, session } => {
-                let version = Some(version).filter(|version| *version >= Version::V2025_06_18);
-                (Era::Legacy, version, session)
+                let version = Some(*version).filter(|version| *version >= Version::V2025_06_18);
+                (Era::Legacy, version, session.clone())
             }
         };
         if let Some(version) = version {
@@ -187,7 +206,14 @@ impl HttpLink {
             over: CancellationToken::new(),
             dead: CancellationToken::new(),
             is_dead: AtomicBool::new(false),
-            why: OnceLock::new(),
+            end: OnceLock::new(),
+            opened: Instant::now(),
+            has_answered: AtomicBool::new(false),
+            is_checking: AtomicBool::new(false),
+            check_params: match era {
+                Era::Legacy => "{}".into(),
+                Era::Modern => format!("{{\"_meta\":{}}}", modern_meta(options)).into(),
+            },
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
             background: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
@@ -238,14 +264,18 @@ impl HttpLink {
     pub(in crate::client) async fn closed(&self) -> Arc<str> {
         let core = self.core();
         core.dead.cancelled().await;
-        core.why.get().cloned().unwrap_or_default()
+        core.why()
+    }
+
+    pub(in crate::client) fn is_closed(&self) -> bool {
+        self.core().is_dead()
     }
 
     pub(in crate::client) async fn close(&self, grace: Duration) {
         let core = self.core();
-        core.die("closed by the gateway");
+        core.die("closed by the gateway", false);
         core.over.cancel();
-        if core.why.get().is_some_and(|why| **why == *SESSION_EXPIRED) {
+        if core.end.get().is_some_and(|end| end.is_refused) {
             // The server rejected one call. Calls sent before it may still be executed and must not look safe to retry,
             // so each ends with its own response.
             core.tasks.close();
@@ -262,8 +292,12 @@ impl HttpLink {
         let mut headers = core.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(SESSION_ID, session.clone());
-        // Best effort: a server may refuse the request (405) or may have exited.
-        let _ = timeout(grace, core.request(Method::DELETE, headers, Bytes::new())).await;
+        // Best effort: a server may refuse it (405) or be gone already.
+        let _ = timeout(
+            grace,
+            core.request(Method::DELETE, headers, Bytes::new(), true),
+        )
+        .await;
     }
 
     pub(in crate::client) fn stray_answers(&self) -> u64 {
@@ -276,16 +310,24 @@ impl HttpLink {
     }
 }
 
-const SESSION_EXPIRED: &str = "the server no longer knows this session";
-
 impl Core {
     /// Returns true if the link is unusable.
     pub(super) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    pub(super) fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> Answering {
+    /// `is_repeatable`: it may be sent again if its connection turns out to be closed.
+    pub(super) fn request(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        body: Bytes,
+        is_repeatable: bool,
+    ) -> Answering {
         let mut request = Request::new(body);
+        if is_repeatable {
+            request.extensions_mut().insert(Repeatable);
+        }
         *request.method_mut() = method;
         *request.headers_mut() = headers;
         self.pool.send(&self.endpoint, request)
@@ -299,7 +341,7 @@ impl Core {
         if let Some(id) = last_event.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
             headers.insert(LAST_EVENT_ID, id);
         }
-        self.request(Method::GET, headers, Bytes::new())
+        self.request(Method::GET, headers, Bytes::new(), true)
     }
 
     /// POSTs a message that has no response.
@@ -308,7 +350,7 @@ impl Core {
         if self.era == Era::Modern {
             headers.insert(MCP_METHOD, method_header(frame.method())?);
         }
-        let response = self.request(Method::POST, headers, frame.text().clone());
+        let response = self.request(Method::POST, headers, frame.text().clone(), false);
         let response = timeout(SEND_TIMEOUT, response)
             .await
             .map_err(|_| {
@@ -318,17 +360,27 @@ impl Core {
             })?
             .map_err(|error| self.broken(&error))?;
         let status = response.status();
-        let hint = status_hint(status, response.headers()).unwrap_or_default();
-        self.drain(response.into_body());
         if status.is_success() {
-            Ok(())
-        } else if status == StatusCode::NOT_FOUND && self.session.is_some() {
-            Err(self.expired())
-        } else {
-            Err(CallError::Http {
-                status: status.as_u16(),
-                detail: hint.into(),
-            })
+            self.drain(response.into_body());
+            return Ok(());
+        }
+        let hint = status_hint(status, response.headers(), &self.endpoint.uri);
+        let text = self.error_text(response).await;
+        let detail: Arc<str> = hint.unwrap_or_else(|| self.endpoint.detail(&text)).into();
+        if self.has_session() && refusal::names_lost_session(status, &text) {
+            return Err(self.expired(&format!("HTTP {}{detail}", status.as_u16())));
+        }
+        let status = status.as_u16();
+        Err(CallError::Http { status, detail })
+    }
+
+    /// The beginning of an error response.
+    pub(super) async fn error_text(&self, response: Response<Body>) -> Bytes {
+        let max = MAX_ERROR_BODY_BYTES.min(self.max_message);
+        let mut body = Whole::new(response.into_body(), max);
+        match timeout(SEND_TIMEOUT, body.read()).await {
+            Ok(Ok(text)) => text,
+            _ => body.so_far(),
         }
     }
 
@@ -370,22 +422,39 @@ impl Core {
         self.session.is_some()
     }
 
-    /// Records that the server has forgotten the session. The link is unusable from then on.
-    pub(super) fn expired(&self) -> CallError {
-        self.die(SESSION_EXPIRED);
+    /// Returns true if the session was opened just now and no call was answered in it yet.
+    pub(super) fn is_new(&self) -> bool {
+        !self.has_answered.load(Ordering::Relaxed) && self.opened.elapsed() < NEW_SESSION_TIME
+    }
+
+    /// Records that the server has forgotten the session, with the server's words. The link is unusable from then on.
+    pub(super) fn expired(&self, refusal: &str) -> CallError {
+        self.die(&format!("{}: {refusal}", CallError::SessionExpired), true);
         CallError::SessionExpired
     }
 
-    fn die(&self, why: &str) {
-        self.why.get_or_init(|| why.into());
+    /// Records that the server refuses every request, with its words. The link is unusable from then on.
+    pub(super) fn refused(&self, refusal: &str) {
+        self.die(&format!("it refuses every request: {refusal}"), true);
+    }
+
+    fn die(&self, why: &str, is_refused: bool) {
+        let why = why.into();
+        self.end.get_or_init(|| End { why, is_refused });
         self.is_dead.store(true, Ordering::Release);
         self.dead.cancel();
     }
 
+    fn why(&self) -> Arc<str> {
+        self.end
+            .get()
+            .map_or_else(Arc::default, |end| end.why.clone())
+    }
+
     pub(super) fn dead_error(&self) -> CallError {
-        match self.why.get() {
-            Some(why) if **why == *SESSION_EXPIRED => CallError::SessionExpired,
-            Some(why) => CallError::Closed(why.clone()),
+        match self.end.get() {
+            Some(end) if end.is_refused => CallError::SessionExpired,
+            Some(end) => CallError::Closed(end.why.clone()),
             None => CallError::Closed("closed by the gateway".into()),
         }
     }
@@ -465,7 +534,7 @@ impl Core {
         }
         // The endpoint is another gateway. If it cannot be reached, a third one may have its sessions now.
         if error.is_connect() && self.endpoint.sign.is_some() {
-            return self.expired();
+            return self.expired(&cause(error));
         }
         let why = cause(error);
         let text = if error.is_connect() {

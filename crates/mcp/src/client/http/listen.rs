@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
+use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::{
     sync::mpsc,
@@ -21,8 +21,10 @@ use tokio::{
 use super::{
     super::{Event, whose::Whose},
     body::{Media, media},
+    check::{Doubt, means_wait},
     link::{Core, ambient},
     pool::Body,
+    refusal::names_lost_session,
 };
 use crate::{
     Frame, Kind,
@@ -76,7 +78,7 @@ pub(super) async fn listen(core: Arc<Core>, to: mpsc::Sender<Event>) {
 }
 
 impl Listener {
-    async fn open(&self, core: &Core) -> Open {
+    async fn open(&self, core: &Arc<Core>) -> Open {
         let answer = core.stream(self.last_event.as_deref());
         let response = match timeout(OPEN_TIMEOUT, answer).await {
             Ok(Ok(response)) => response,
@@ -87,22 +89,34 @@ impl Listener {
             Err(_) => return Open::Later,
         };
         let status = response.status();
-        match status {
-            _ if status.is_success() && media(response.headers()) == Media::Events => {
-                Open::Stream(response.into_body())
-            }
-            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Open::Later,
-            // Before the first successful open, 404 only means that the server has no such stream.
-            StatusCode::NOT_FOUND if self.opened && core.has_session() => {
-                core.expired();
-                Open::Never
-            }
-            _ if status.is_server_error() => Open::Later,
-            _ => {
-                tracing::debug!(server = %core.label, status = status.as_u16(), "the server has no event stream");
-                Open::Never
-            }
+        if status.is_success() && media(response.headers()) == Media::Events {
+            return Open::Stream(response.into_body());
         }
+        if means_wait(status) {
+            return Open::Later;
+        }
+        // Before the first successful open, a refusal only means that the server has no such stream.
+        let has_none = !self.opened || status == StatusCode::METHOD_NOT_ALLOWED;
+        if !has_none && core.has_session() && self.is_lost(core, response).await {
+            return Open::Never;
+        }
+        if status.is_server_error() {
+            return Open::Later;
+        }
+        tracing::debug!(server = %core.label, status = status.as_u16(), "the server has no event stream");
+        Open::Never
+    }
+
+    /// Returns true if this refusal of a stream that was open before means a lost session. The link is then unusable.
+    async fn is_lost(&self, core: &Arc<Core>, response: Response<Body>) -> bool {
+        let status = response.status();
+        let text = core.error_text(response).await;
+        if names_lost_session(status, &text) {
+            let detail = core.endpoint.detail(&text);
+            core.expired(&format!("HTTP {}{detail}", status.as_u16()));
+            return true;
+        }
+        core.clone().check(Doubt::default()).await
     }
 
     /// Reads a stream to its end. Returns true if it contained a message.

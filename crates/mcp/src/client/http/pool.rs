@@ -25,13 +25,20 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 
+use crate::gather::Whole;
+
 use super::{
     super::{Access, Authorize, SignIn, Token},
-    endpoint::{Endpoint, Origin},
+    detect::SilentUrls,
+    endpoint::{Endpoint, Origin, SESSION_ID},
+    refusal::names_lost_session,
     wire::{Wire, WireBody, Wires},
 };
 
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum idle time of a TLS connection: shorter than that of the usual load balancers, 60 seconds.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+/// Maximum bytes of a 401 response that are searched for a lost session.
+const MAX_SEARCHED_BYTES: usize = 16 * 1024;
 /// Timeout for the response to an HTTP/2 ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Buffer of an HTTP/1 connection in bytes, which is also the size limit of a response head.
@@ -48,6 +55,7 @@ pub struct Pool {
     client: Client<Connector, Full<Bytes>>,
     http: Tcp,
     wires: Wires,
+    pub(super) silent: SilentUrls,
 }
 
 /// A request in flight. Resolves to the response head.
@@ -82,6 +90,8 @@ impl Error {
 pub(in crate::client) enum Body {
     Wire(WireBody),
     Client(Incoming),
+    /// It was read already.
+    Read(Full<Bytes>),
 }
 
 impl http_body::Body for Body {
@@ -95,6 +105,10 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Wire(body) => Pin::new(body).poll_frame(cx),
             Self::Client(body) => Pin::new(body).poll_frame(cx),
+            Self::Read(body) => {
+                let frame = Pin::new(body).poll_frame(cx);
+                frame.map_err(|never| match never {})
+            }
         }
     }
 
@@ -102,6 +116,7 @@ impl http_body::Body for Body {
         match self {
             Self::Wire(body) => body.is_end_stream(),
             Self::Client(body) => body.is_end_stream(),
+            Self::Read(body) => body.is_end_stream(),
         }
     }
 
@@ -109,6 +124,7 @@ impl http_body::Body for Body {
         match self {
             Self::Wire(body) => body.size_hint(),
             Self::Client(body) => body.size_hint(),
+            Self::Read(body) => body.size_hint(),
         }
     }
 }
@@ -127,6 +143,7 @@ impl Pool {
         Self {
             http: connector.tcp().clone(),
             wires: Wires::default(),
+            silent: SilentUrls::default(),
             client: Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
@@ -147,6 +164,8 @@ impl Pool {
         mut request: Request<Bytes>,
     ) -> Answering {
         if let Some(sign) = &endpoint.sign {
+            // A signature is valid once.
+            request.extensions_mut().remove::<Repeatable>();
             sign.sign(&mut request);
         }
         let request = request.map(Full::new);
@@ -167,9 +186,13 @@ impl Pool {
     ) -> Answering {
         if origin.tls {
             *request.uri_mut() = origin.uri.clone();
-            let answer = self.client.request(request);
+            let (client, spare) = (self.client.clone(), spare(&request));
             return Box::pin(async move {
-                let response = answer.await.map_err(Error::Client)?;
+                let answer = match (client.request(request).await, spare) {
+                    (Err(error), Some(spare)) if broke_off(&error) => client.request(spare).await,
+                    (answer, _) => answer,
+                };
+                let response = answer.map_err(Error::Client)?;
                 Ok(response.map(Body::Client))
             });
         }
@@ -208,7 +231,10 @@ async fn authorized(
         let Some(challenge) = challenge(&answer) else {
             return Ok(answer);
         };
-        drop(answer);
+        // Another token would not help.
+        if let Some(answer) = lost_session(&request, answer).await {
+            return Ok(answer);
+        }
         let another = authorize.refused(token, challenge).await;
         token = Some(another.map_err(Error::SignIn)?);
     }
@@ -216,6 +242,24 @@ async fn authorized(
         reason: "it rejects a newly issued access token".into(),
         is_needed: false,
     }))
+}
+
+/// Returns the response if it says that the session of the request is unknown.
+async fn lost_session(
+    request: &Request<Full<Bytes>>,
+    answer: Response<Body>,
+) -> Option<Response<Body>> {
+    if !request.headers().contains_key(SESSION_ID) {
+        return None;
+    }
+    let (parts, body) = answer.into_parts();
+    let mut body = Whole::new(body, MAX_SEARCHED_BYTES);
+    let text = match body.read().await {
+        Ok(text) => text,
+        Err(_) => body.so_far(),
+    };
+    names_lost_session(parts.status, &text)
+        .then(|| Response::from_parts(parts, Body::Read(text.into())))
 }
 
 /// Adds a token to a copy of the request.
@@ -269,8 +313,27 @@ fn challenge(response: &Response<Body>) -> Option<String> {
     }
 }
 
-/// Sends a request over plain HTTP. If an idle connection turns out to be closed before any of the request was sent, it
-/// tries another connection.
+/// Marks a request that may be sent again if its connection turns out to be closed.
+#[derive(Clone, Copy)]
+pub(super) struct Repeatable;
+
+/// A copy of a request that may be sent again.
+fn spare(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
+    request
+        .extensions()
+        .get::<Repeatable>()
+        .map(|_| request.clone())
+}
+
+/// Returns true if the server closed the connection instead of answering.
+fn broke_off(error: &hyper_util::client::legacy::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<hyper::Error>());
+    source.is_some_and(|error| error.is_incomplete_message() || error.is_closed())
+}
+
+/// Sends a request over plain HTTP. If an idle connection turns out to be closed, another one is used, provided that
+/// none of the request was sent or that the request is [`Repeatable`].
 async fn plain(
     http: Tcp,
     wires: Wires,
@@ -278,16 +341,18 @@ async fn plain(
     mut request: Request<Full<Bytes>>,
 ) -> Result<Response<Body>, Error> {
     loop {
-        let (mut wire, rested) = match wires.take(&origin.authority) {
-            Some(wire) => (wire, true),
+        let (mut wire, idle) = match wires.take(&origin.authority) {
+            Some((wire, idle)) => (wire, Some(idle)),
             // Boxed, because most requests find an idle connection.
             None => (
                 Box::pin(connect(http.clone(), origin.uri.clone())).await?,
-                false,
+                None,
             ),
         };
+        let spare = idle.and_then(|_| spare(&request));
         match wire.send(request).await {
             Ok(response) => {
+                wires.learn(&origin.authority, response.headers());
                 return Ok(response.map(|incoming| {
                     Body::Wire(WireBody::new(
                         incoming,
@@ -297,10 +362,16 @@ async fn plain(
                     ))
                 }));
             }
-            Err(mut error) => match error.take_message() {
-                Some(unsent) if rested => request = unsent,
-                _ => return Err(Error::Broken(error.into_error())),
-            },
+            Err(mut error) => {
+                let unsent = error.take_message();
+                if let Some(idle) = idle {
+                    wires.closed_after(&origin.authority, idle);
+                }
+                match unsent.or(spare) {
+                    Some(again) if idle.is_some() => request = again,
+                    _ => return Err(Error::Broken(error.into_error())),
+                }
+            }
         }
     }
 }

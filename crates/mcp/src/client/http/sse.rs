@@ -1,7 +1,7 @@
 //! HTTP+SSE of 2024-11-05 towards servers: one event stream in, a POST per message out.
 //!
 //! The connection is a [`Duplex`] and ends with the stream. A message that the server refuses ends only its call,
-//! unless the server has forgotten the session. Messages are sent in order. A POST delays the next one by at most
+//! unless the refusal names a lost session, or a ping is refused as well. Messages are sent in order. A POST delays the next one by at most
 //! [`MAX_ORDER_WAIT`], because some servers answer it only when the call is done.
 
 use std::{sync::Arc, time::Duration};
@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::{
-    HeaderMap, HeaderValue, Method, Request, StatusCode,
+    HeaderMap, HeaderValue, Method, Request, Response,
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::BodyExt;
@@ -22,11 +22,17 @@ use super::super::{
     CallError, Client, ConnectError, Event, Link, Options,
     duplex::Duplex,
     handshake::handshake,
-    http::{Body, Endpoint, Media, Pool, cause, media, resolve, status_hint},
+    http::{
+        Body, Endpoint, Media, Pool, cause, means_wait, media, names_lost_session, redirect,
+        resolve, status_hint,
+    },
 };
+use super::{detect::MAX_REDIRECTS, pool};
 use crate::{
     Era, Frame, Kind, RpcError,
+    gather::Whole,
     json::quote,
+    protocol::method,
     sse::{self, Parser},
 };
 
@@ -35,6 +41,10 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const POST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a POST without a response delays the next message.
 const MAX_ORDER_WAIT: Duration = Duration::from_secs(1);
+/// Timeout for the ping that follows a refusal.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum bytes read of an error response.
+const MAX_ERROR_BODY_BYTES: usize = 16 * 1024;
 /// Maximum POSTs in flight. Further messages wait.
 const MAX_CONCURRENT_POSTS: usize = 64;
 
@@ -51,8 +61,8 @@ pub(in crate::client) async fn connect(
         let why = "HTTP+SSE exists only in legacy protocol versions";
         return Err(ConnectError::Unreachable(why.into()));
     }
-    let endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
-    let mut stream = open(pool, &endpoint, options.max_message).await?;
+    let mut endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
+    let mut stream = open(pool, &mut endpoint, options.max_message).await?;
     let reference = timeout(OPEN_TIMEOUT, stream.endpoint())
         .await
         .unwrap_or_else(|_| {
@@ -86,22 +96,37 @@ struct Stream {
     parser: Parser,
 }
 
-async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stream, ConnectError> {
-    let mut request = Request::new(Bytes::new());
-    *request.headers_mut() = endpoint.headers.clone();
-    let accept = HeaderValue::from_static("text/event-stream");
-    request.headers_mut().insert(ACCEPT, accept);
-    let peer = &endpoint.peer;
-    let response = timeout(OPEN_TIMEOUT, pool.send(endpoint, request))
-        .await
-        .map_err(|_| format!("no answer from {peer} within {} s", OPEN_TIMEOUT.as_secs()))
-        .and_then(|answer| {
-            answer.map_err(|error| format!("no event stream from {peer}: {}", cause(&error)))
-        })
-        .map_err(ConnectError::Unreachable)?;
+/// Opens the stream. Follows redirects, and changes `endpoint` accordingly.
+async fn open(
+    pool: &Pool,
+    endpoint: &mut Endpoint,
+    max_event: usize,
+) -> Result<Stream, ConnectError> {
+    let mut redirects = 0;
+    let response = loop {
+        let mut request = Request::new(Bytes::new());
+        *request.headers_mut() = endpoint.headers.clone();
+        let accept = HeaderValue::from_static("text/event-stream");
+        request.headers_mut().insert(ACCEPT, accept);
+        let peer = &endpoint.peer;
+        let response = timeout(OPEN_TIMEOUT, pool.send(endpoint, request))
+            .await
+            .map_err(|_| format!("no answer from {peer} within {} s", OPEN_TIMEOUT.as_secs()))
+            .and_then(|answer| {
+                answer.map_err(|error| format!("no event stream from {peer}: {}", cause(&error)))
+            })
+            .map_err(ConnectError::Unreachable)?;
+        match redirect(response.status(), response.headers(), &endpoint.uri) {
+            Some(target) if redirects < MAX_REDIRECTS => {
+                redirects += 1;
+                *endpoint = endpoint.at(target);
+            }
+            _ => break response,
+        }
+    };
     let status = response.status();
     if !status.is_success() {
-        let hint = status_hint(status, response.headers()).unwrap_or_default();
+        let hint = status_hint(status, response.headers(), &endpoint.uri).unwrap_or_default();
         let why = format!(
             "opening the event stream failed with HTTP {}{hint}",
             status.as_u16()
@@ -213,19 +238,26 @@ impl Poster {
     /// Why the whole connection can no longer be used.
     async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<(), String> {
         const UNAVAILABLE: &str = "server_unavailable";
-        let mut request = Request::new(message.clone());
-        *request.method_mut() = Method::POST;
-        *request.headers_mut() = headers;
-        let answer = self.pool.send(&self.endpoint, request);
-        let (reason, why) = match timeout(POST_TIMEOUT, answer).await {
+        let posted = self.posted(headers.clone(), message.clone());
+        let (reason, why) = match timeout(POST_TIMEOUT, posted).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
-            Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => {
-                return Err(CallError::SessionExpired.to_string());
-            }
             Ok(Ok(response)) => {
-                let (status, headers) = (response.status(), response.headers());
-                let hint = status_hint(status, headers).unwrap_or_default();
-                let why = format!("the server answered HTTP {}{hint}", status.as_u16());
+                let status = response.status();
+                let refusal = self.refusal(response).await;
+                if let Err(lost) = refusal {
+                    // The server has not processed this message.
+                    if let Ok(frame) = Frame::parse(message, self.max_depth)
+                        && let Some(id) = frame.numeric_id()
+                        && frame.kind() == Kind::Request
+                    {
+                        self.link.turned_away(id);
+                    }
+                    return Err(format!("{}: {lost}", CallError::SessionExpired));
+                }
+                let why = refusal.unwrap_or_default();
+                if !means_wait(status) {
+                    self.check(headers).await?;
+                }
                 ("server_failed", why)
             }
             Ok(Err(error)) => (
@@ -252,5 +284,64 @@ impl Poster {
             }
         }
         Ok(())
+    }
+    /// Sends a message. Follows redirects.
+    async fn posted(
+        &self,
+        headers: HeaderMap,
+        message: Bytes,
+    ) -> Result<Response<Body>, pool::Error> {
+        let mut moved: Option<Endpoint> = None;
+        let mut redirects = 0;
+        loop {
+            let endpoint = moved.as_ref().unwrap_or(&self.endpoint);
+            let mut request = Request::new(message.clone());
+            *request.method_mut() = Method::POST;
+            *request.headers_mut() = headers.clone();
+            let response = self.pool.send(endpoint, request).await?;
+            match redirect(response.status(), response.headers(), &endpoint.uri) {
+                Some(target) if redirects < MAX_REDIRECTS => {
+                    redirects += 1;
+                    moved = Some(endpoint.at(target));
+                }
+                _ => return Ok(response),
+            }
+        }
+    }
+
+    /// The reason of a refusal.
+    ///
+    /// # Errors
+    /// The reason, if it names a lost session.
+    async fn refusal(&self, response: Response<Body>) -> Result<String, String> {
+        let status = response.status();
+        let hint = status_hint(status, response.headers(), &self.endpoint.uri);
+        let mut body = Whole::new(response.into_body(), MAX_ERROR_BODY_BYTES);
+        let text = match timeout(POST_TIMEOUT, body.read()).await {
+            Ok(Ok(text)) => text,
+            _ => body.so_far(),
+        };
+        let detail = hint.unwrap_or_else(|| self.endpoint.detail(&text));
+        let why = format!("the server answered HTTP {}{detail}", status.as_u16());
+        match names_lost_session(status, &text) {
+            true => Err(why),
+            false => Ok(why),
+        }
+    }
+
+    /// Checks with a ping whether the server refuses everything. The response to the ping matches no call and is dropped.
+    ///
+    /// # Errors
+    /// The server refuses the ping.
+    async fn check(&self, headers: HeaderMap) -> Result<(), String> {
+        let ping = Frame::request("0", method::PING, None).text().clone();
+        let refusal = match timeout(CHECK_TIMEOUT, self.posted(headers, ping)).await {
+            Ok(Ok(response)) if response.status().is_success() => return Ok(()),
+            Ok(Ok(response)) if means_wait(response.status()) => return Ok(()),
+            Ok(Ok(response)) => self.refusal(response).await.unwrap_or_else(|why| why),
+            Ok(Err(error)) => cause(&error),
+            Err(_) => return Ok(()),
+        };
+        Err(format!("it refuses every request: {refusal}"))
     }
 }

@@ -5,8 +5,9 @@
 //! to end, and dropping it closes the connection.
 //!
 //! Invariants: an idle connection has no unfinished response and is checked before it is reused. A request moves to
-//! another connection only if sending it had not begun. Idle connections are bounded in number and time. Deliberately
-//! absent: TLS, HTTP/2 (see [`super::pool`]) and pipelining.
+//! another connection only if sending it had not begun, or if it may be repeated. Idle connections are bounded in number
+//! and time. The server may close one at the moment a request is sent, so a connection is used only well before its
+//! server's limit: the one in the `Keep-Alive` header, or else [`DEFAULT_LIMIT`]. Deliberately absent: TLS, HTTP/2 (see [`super::pool`]) and pipelining.
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::{
@@ -32,20 +33,32 @@ use hyper::{
     },
 };
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, time::sleep};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
 
 use crate::client::spawn_linked;
 
 /// Maximum idle connections per authority.
 const MAX_IDLE_PER_AUTHORITY: usize = 256;
-/// Interval between sweeps over the idle connections, and how many sweeps a connection may stay idle (one minute in
-/// total).
+/// Interval between sweeps over the idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
-const MAX_IDLE_SWEEPS: u64 = 4;
-/// Buffer of a connection in bytes, which is also the size limit of a response head.
+/// The time after which a server closes an idle connection, if it does not say so. Node and uvicorn use this.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
+const MAX_LIMIT: Duration = Duration::from_secs(60);
+/// A connection is not used in this time before its limit, or in the last quarter of a short limit.
+const LIMIT_MARGIN: Duration = Duration::from_secs(1);
+/// A connection that was closed sooner says nothing about the limit: the server was probably restarted.
+const MIN_LEARNED_LIMIT: Duration = Duration::from_secs(1);
+/// Authorities beyond which those without idle connections are forgotten.
+const MAX_KNOWN_LIMITS: usize = 1024;
+/// Buffer of a connection in bytes. It limits a response head.
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum iterations over a connection in one poll, before other tasks get their turn.
 const MAX_ROUNDS_PER_POLL: usize = 16;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 type Io = TokioIo<TcpStream>;
 type Running = Connection<Io, Full<Bytes>>;
@@ -181,34 +194,100 @@ pub(super) struct Wires {
 
 #[derive(Default)]
 struct Resting {
-    /// Each with the number of the last sweep before it became idle.
-    by_authority: HashMap<Arc<str>, Vec<(Wire, u64)>>,
+    by_authority: HashMap<Arc<str>, Idle>,
     swept: bool,
-    sweeps: u64,
+}
+
+/// The idle connections to one authority.
+#[derive(Default)]
+struct Idle {
+    /// Each with the time at which it became idle.
+    wires: Vec<(Wire, Instant)>,
+    limit: Limit,
+}
+
+/// The idle time after which a server closes a connection.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Limit {
+    stated: Option<Duration>,
+    /// The shortest idle time after which a request failed.
+    shown: Option<Duration>,
+}
+
+impl Limit {
+    /// The idle time up to which a connection is used.
+    fn usable(self) -> Duration {
+        let limit = self.stated.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+        let limit = self.shown.map_or(limit, |shown| limit.min(shown));
+        limit - LIMIT_MARGIN.min(limit / 4)
+    }
+}
+
+/// The `timeout` of a `Keep-Alive` header, in seconds.
+fn stated_limit(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(KEEP_ALIVE)?.to_str().ok()?;
+    value.split(',').find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_timeout = name.trim().eq_ignore_ascii_case("timeout");
+        let seconds = value.trim().trim_matches('"').parse().ok();
+        seconds.filter(|_| is_timeout).map(Duration::from_secs)
+    })
+}
+
+impl Resting {
+    fn of(&mut self, authority: &Arc<str>) -> &mut Idle {
+        if self.by_authority.len() >= MAX_KNOWN_LIMITS {
+            self.by_authority.retain(|_, idle| !idle.wires.is_empty());
+        }
+        self.by_authority.entry(authority.clone()).or_default()
+    }
 }
 
 impl Wires {
-    /// The most recently used idle connection that still works.
-    pub(super) fn take(&self, authority: &str) -> Option<Wire> {
+    /// The most recently used idle connection that still works, and how long it was idle.
+    pub(super) fn take(&self, authority: &str) -> Option<(Wire, Duration)> {
         loop {
-            let (mut wire, _) = lock(&self.shared).by_authority.get_mut(authority)?.pop()?;
-            if wire.is_free() {
-                return Some(wire);
+            let mut resting = lock(&self.shared);
+            let idle = resting.by_authority.get_mut(authority)?;
+            let (mut wire, since) = idle.wires.pop()?;
+            let time = since.elapsed();
+            if time >= idle.limit.usable() {
+                // The others have been idle for longer.
+                let unusable = std::mem::take(&mut idle.wires);
+                drop(resting);
+                drop(unusable);
+                return None;
             }
+            drop(resting);
+            if wire.is_free() {
+                return Some((wire, time));
+            }
+        }
+    }
+
+    /// Notes the limit that a response states.
+    pub(super) fn learn(&self, authority: &Arc<str>, headers: &HeaderMap) {
+        if let Some(stated) = stated_limit(headers) {
+            lock(&self.shared).of(authority).limit.stated = Some(stated);
+        }
+    }
+
+    /// Notes that a connection which was idle for this long turned out to be closed.
+    pub(super) fn closed_after(&self, authority: &Arc<str>, idle: Duration) {
+        if idle >= MIN_LEARNED_LIMIT {
+            let mut resting = lock(&self.shared);
+            let limit = &mut resting.of(authority).limit;
+            limit.shown = Some(limit.shown.map_or(idle, |shown| shown.min(idle)));
         }
     }
 
     fn put(&self, authority: &Arc<str>, wire: Wire) {
         let mut resting = lock(&self.shared);
-        let now = resting.sweeps;
+        let now = Instant::now();
         match resting.by_authority.get_mut(authority) {
-            Some(wires) if wires.len() >= MAX_IDLE_PER_AUTHORITY => return,
-            Some(wires) => wires.push((wire, now)),
-            None => {
-                resting
-                    .by_authority
-                    .insert(authority.clone(), vec![(wire, now)]);
-            }
+            Some(idle) if idle.wires.len() >= MAX_IDLE_PER_AUTHORITY => return,
+            Some(idle) => idle.wires.push((wire, now)),
+            None => resting.of(authority).wires.push((wire, now)),
         }
         if !resting.swept {
             resting.swept = true;
@@ -229,13 +308,14 @@ async fn sweep(shared: Weak<Mutex<Resting>>) {
             return;
         };
         let mut resting = lock(&shared);
-        resting.sweeps += 1;
-        let now = resting.sweeps;
-        resting.by_authority.retain(|_, wires| {
-            wires.retain_mut(|(wire, since)| now - *since <= MAX_IDLE_SWEEPS && wire.is_free());
-            !wires.is_empty()
-        });
-        if resting.by_authority.is_empty() {
+        let mut are_left = false;
+        for idle in resting.by_authority.values_mut() {
+            let usable = idle.limit.usable();
+            idle.wires
+                .retain_mut(|(wire, since)| since.elapsed() < usable && wire.is_free());
+            are_left |= !idle.wires.is_empty();
+        }
+        if !are_left {
             resting.swept = false;
             return;
         }
@@ -303,5 +383,44 @@ impl Body for WireBody {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_used_well_before_its_limit() {
+        let stated = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(KEEP_ALIVE, text.parse().expect("a value"));
+            stated_limit(&headers)
+        };
+        for (text, seconds) in [
+            ("timeout=5", Some(5)),
+            ("max=100, Timeout = 72", Some(72)),
+            ("timeout=\"0\"", Some(0)),
+            ("max=100", None),
+            ("timeout=soon", None),
+        ] {
+            assert_eq!(stated(text), seconds.map(Duration::from_secs), "{text}");
+        }
+        for (stated, shown, usable) in [
+            (None, None, 4_000),
+            (Some(5_000), None, 4_000),
+            (Some(120_000), None, 59_000),
+            (Some(120_000), Some(20_000), 19_000),
+            (Some(2_000), None, 1_500),
+            (None, Some(20_000), 4_000),
+            (None, Some(1_000), 750),
+            (Some(0), None, 0),
+        ] {
+            let limit = Limit {
+                stated: stated.map(Duration::from_millis),
+                shown: shown.map(Duration::from_millis),
+            };
+            assert_eq!(limit.usable(), Duration::from_millis(usable), "{limit:?}");
+        }
     }
 }
