@@ -123,6 +123,11 @@ pub struct Server {
     pub tools: usize,
     /// The number of tools that clients do not see because their definitions changed or cannot be stored.
     pub kept_back: usize,
+    /// What does not work although the server is connected: lists that cannot be fetched, and definitions that are left
+    /// out because clients would reject the whole list.
+    pub problems: Vec<String>,
+    /// Definitions that are offered in a repaired form, and why a server has no tools.
+    pub remarks: Vec<String>,
 
     #[schema(value_type = Option<String>, format = DateTime)]
     pub created_at: Option<Time>,

@@ -1,29 +1,20 @@
-//! The catalog of a server: the raw items of its lists, as the server sent them.
+//! The catalog of a server: the raw items of its lists, as the server sent them, and in the form for views of several
+//! servers.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+mod compile;
+mod definition;
+mod fetch;
+
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use bytes::Bytes;
-use mcp::{
-    Kind as FrameKind, RpcError,
-    chain::Behind,
-    client::{CallError, Client, ServerInfo},
-    error::METHOD_NOT_FOUND,
-    headers::ParamHeaders,
-    json::{self, Object, quote},
-    protocol::method,
-};
+use mcp::{Era, client::ServerInfo, headers::ParamHeaders, json::Object, protocol::method};
 use memchr::memmem::Finder;
 
-/// Maximum number of items kept per list. The rest is left out, with a warning.
-const MAX_ITEMS: usize = 20_000;
-/// Bytes kept per list.
-const MAX_BYTES: usize = 64 << 20;
-/// Pages fetched per list.
-const MAX_PAGES: usize = 2_000;
-/// Characters of a name shown in logs.
+pub(crate) use self::fetch::fetch_list;
+
+/// Characters of a name shown in messages.
 const SHOWN_CHARS: usize = 100;
-/// Wall time limit for one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The four lists of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,6 +65,17 @@ impl ListKind {
         }
     }
 
+    /// The word for one item.
+    #[must_use]
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Tools => "tool",
+            Self::Prompts => "prompt",
+            Self::Resources => "resource",
+            Self::Templates => "resource template",
+        }
+    }
+
     /// Returns whether items are called by name. Names are unique within a server.
     fn is_named(self) -> bool {
         matches!(self, Self::Tools | Self::Prompts)
@@ -105,10 +107,185 @@ impl ListKind {
 pub struct Item {
     /// Name or URI, as the server gave it.
     pub native: Arc<str>,
-    /// JSON text.
+    /// JSON text, as the server sent it.
     pub raw: Bytes,
     /// Parameters that modern HTTP requests mirror into headers (`x-mcp-header`).
     pub headers: Option<Arc<ParamHeaders>>,
+    /// The text for views of several servers, by era. `None`: these views leave it out, because clients would reject
+    /// the whole list.
+    fit: Option<[Bytes; 2]>,
+}
+
+impl Item {
+    /// The text for views of several servers, if they show it.
+    #[must_use]
+    pub fn fit(&self, era: Era) -> Option<&Bytes> {
+        let fit = self.fit.as_ref()?;
+        Some(&fit[usize::from(era == Era::Modern)])
+    }
+}
+
+/// A definition that is not offered as the server sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    pub kind: ListKind,
+    /// The item's name or URI, if it has one.
+    pub native: Option<Arc<str>>,
+    /// What is wrong with it.
+    pub what: String,
+    pub fate: Fate,
+}
+
+/// What happens to a definition with a flaw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Views of several servers show it in a repaired form.
+    Repaired,
+    /// Only the view of its server shows it.
+    LeftOut,
+    /// No view shows it.
+    Refused,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, .. } = self;
+        f.write_str(self.kind.noun())?;
+        if let Some(native) = &self.native {
+            let shown = native.chars().take(SHOWN_CHARS);
+            let shown: String = shown.flat_map(char::escape_debug).collect();
+            write!(f, " `{shown}`")?;
+        }
+        match self.fate {
+            Fate::Repaired => write!(f, " is offered in a repaired form: {what}"),
+            Fate::LeftOut => write!(f, " is left out of views of several servers: {what}"),
+            Fate::Refused => write!(f, " is left out: {what}"),
+        }
+    }
+}
+
+/// One list of a server.
+#[derive(Debug, Clone, Default)]
+pub struct List {
+    pub items: Arc<[Item]>,
+    /// What was not offered as it was sent.
+    pub flaws: Arc<[Flaw]>,
+    /// Items without a name or URI. Only the view of their server shows them.
+    pub(crate) nameless: Arc<[Bytes]>,
+    /// Why the list may be incomplete.
+    pub cut: Option<Arc<str>>,
+}
+
+impl List {
+    /// Checks the items of a list. `needs_headers`: a tool with an invalid `x-mcp-header` must not be offered.
+    pub(crate) fn of(
+        kind: ListKind,
+        raws: impl IntoIterator<Item = Bytes>,
+        needs_headers: bool,
+    ) -> Self {
+        let (mut items, mut flaws, mut nameless) = (Vec::new(), Vec::new(), Vec::new());
+        // If a name were listed twice, one definition could be approved and the other one offered.
+        let mut known: HashSet<Arc<str>> = HashSet::new();
+        for raw in raws {
+            let object = Object::of(&raw);
+            let id = object.and_then(|object| Some(Arc::from(&*object.string(kind.id_key())?)));
+            let Some(native): Option<Arc<str>> = id else {
+                let why = match object.and_then(|object| object.raw(kind.id_key())) {
+                    Some(odd) => format!("its `{}` is {}", kind.id_key(), definition::shown(odd)),
+                    None if object.is_some() => format!("it has no `{}`", kind.id_key()),
+                    None => format!("it is {}, not an object", definition::shown(&raw)),
+                };
+                flaws.push(Flaw {
+                    kind,
+                    native: None,
+                    what: why,
+                    fate: Fate::LeftOut,
+                });
+                nameless.push(raw);
+                continue;
+            };
+            let mut flaw = |what: String, fate| {
+                flaws.push(Flaw {
+                    kind,
+                    native: Some(native.clone()),
+                    what,
+                    fate,
+                });
+            };
+            // Users could not tell such names apart on a screen, and Postgres cannot store a NUL.
+            if kind.is_named() && native.chars().any(char::is_control) {
+                flaw("its name has control characters".to_owned(), Fate::Refused);
+                continue;
+            }
+            let mut headers = None;
+            if kind == ListKind::Tools {
+                match ParamHeaders::from_tool(&raw) {
+                    Ok(found) if found.is_empty() => {}
+                    // Kept for servers of any kind: a modern HTTP client sends these headers for every tool that
+                    // declares them, and the receiver has to check them.
+                    Ok(found) => headers = Some(Arc::new(found)),
+                    // 2026-07-28 basic/transports/streamable-http: such a tool must not be offered.
+                    Err(why) if needs_headers => {
+                        flaw(
+                            format!("its `x-mcp-header` is invalid: {why}"),
+                            Fate::Refused,
+                        );
+                        continue;
+                    }
+                    // The annotation has no meaning for other servers.
+                    Err(_) => {}
+                }
+            }
+            if kind.is_named() && !known.insert(native.clone()) {
+                let why = "it is listed more than once, and the first one counts";
+                flaw(why.to_owned(), Fate::LeftOut);
+                continue;
+            }
+            let legacy = definition::fit(kind, &raw, &native, Era::Legacy);
+            let modern = definition::fit(kind, &raw, &native, Era::Modern);
+            let fit = match (legacy, modern) {
+                (Ok(legacy), Ok(modern)) => {
+                    let mut repairs = legacy.repairs;
+                    let more = modern.repairs.into_iter();
+                    repairs.extend(
+                        more.filter(|one| !repairs.contains(one))
+                            .collect::<Vec<_>>(),
+                    );
+                    if !repairs.is_empty() {
+                        flaw(repairs.join(", "), Fate::Repaired);
+                    }
+                    Some([legacy.text, modern.text])
+                }
+                (Err(why), _) | (_, Err(why)) => {
+                    flaw(why, Fate::LeftOut);
+                    None
+                }
+            };
+            items.push(Item {
+                native,
+                raw,
+                headers,
+                fit,
+            });
+        }
+        Self {
+            items: items.into(),
+            flaws: flaws.into(),
+            nameless: nameless.into(),
+            cut: None,
+        }
+    }
+
+    /// All items as the server sent them, except refused and repeated ones.
+    pub(crate) fn raws(&self) -> impl Iterator<Item = &Bytes> {
+        let items = self.items.iter().map(|item| &item.raw);
+        items.chain(self.nameless.iter())
+    }
+
+    /// Returns whether both are the same for all clients.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.flaws == other.flaws && self.cut == other.cut && self.raws().eq(other.raws())
+    }
 }
 
 /// Everything a server offers.
@@ -118,7 +295,7 @@ pub struct Catalog {
     /// True if the server has sent a request that could belong to several sessions. If so, it gets the calls of one
     /// session at a time, so that its requests can be assigned to a client.
     pub takes_turns: bool,
-    lists: [Arc<[Item]>; 4],
+    lists: [List; 4],
     /// Native names of tools that a legacy server runs only as tasks.
     only_tasks: Arc<HashSet<Arc<str>>>,
 }
@@ -126,7 +303,23 @@ pub struct Catalog {
 impl Catalog {
     #[must_use]
     pub fn list(&self, kind: ListKind) -> &Arc<[Item]> {
+        &self.of(kind).items
+    }
+
+    /// A list, with its flaws.
+    #[must_use]
+    pub fn of(&self, kind: ListKind) -> &List {
         &self.lists[kind as usize]
+    }
+
+    /// The definitions of this name that are not offered as they were sent.
+    pub(crate) fn flaws<'c>(
+        &'c self,
+        kind: ListKind,
+        native: &'c str,
+    ) -> impl Iterator<Item = &'c Flaw> {
+        let flaws = self.of(kind).flaws.iter();
+        flaws.filter(move |flaw| flaw.native.as_deref() == Some(native))
     }
 
     /// Returns whether a legacy server runs the tool only as a task.
@@ -135,183 +328,15 @@ impl Catalog {
         self.only_tasks.contains(native)
     }
 
-    pub fn set(&mut self, kind: ListKind, items: Vec<Item>) {
+    pub(crate) fn set(&mut self, kind: ListKind, list: List) {
         if kind == ListKind::Tools {
             let only =
                 |item: &&Item| mcp::tasks::support(&item.raw) == mcp::tasks::Support::Required;
-            let names = items.iter().filter(only).map(|item| item.native.clone());
-            self.only_tasks = Arc::new(names.collect());
+            let names = list.items.iter().filter(only);
+            self.only_tasks = Arc::new(names.map(|item| item.native.clone()).collect());
         }
-        self.lists[kind as usize] = items.into();
+        self.lists[kind as usize] = list;
     }
-}
-
-/// Why a list could not be fetched.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error("the server answered with an error: {0}")]
-    Rpc(RpcError),
-    #[error("no answer within {} s", PAGE_TIMEOUT.as_secs())]
-    Timeout,
-    #[error("the answer has no array `{0}`")]
-    Shape(&'static str),
-}
-
-/// Fetches all pages of a list. If the server is a gateway, also returns which gateways are behind it.
-///
-/// # Errors
-/// [`FetchError`]; a server without the method has an empty list.
-pub async fn fetch_list(
-    client: &Client,
-    kind: ListKind,
-    label: &str,
-) -> Result<(Vec<Item>, Option<Behind>), FetchError> {
-    let mut items: Vec<Item> = Vec::new();
-    let mut behind = None;
-    let mut bytes = 0;
-    let mut cursor: Option<String> = None;
-    // Names listed so far. If a name were listed twice, one definition could be approved and the other one offered.
-    let mut known: HashSet<Arc<str>> = HashSet::new();
-    for _ in 0..MAX_PAGES {
-        let members = cursor
-            .as_deref()
-            .map(|cursor| format!("\"cursor\":{}", quote(cursor)))
-            .unwrap_or_default();
-        let asked = tokio::time::timeout(PAGE_TIMEOUT, client.ask(kind.method(), &members));
-        let frame = asked.await.map_err(|_| FetchError::Timeout)??;
-        if frame.kind() == FrameKind::Error {
-            let error = RpcError::from_json(frame.body());
-            // Some servers have resources but no templates.
-            return if error.code == METHOD_NOT_FOUND {
-                Ok((items, behind))
-            } else {
-                Err(FetchError::Rpc(error))
-            };
-        }
-        let text = frame.text();
-        let result = frame.object().ok_or(FetchError::Shape(kind.key()))?;
-        behind = behind.or_else(|| Behind::of(&result));
-        let array = result
-            .find(kind.key())
-            .filter(|at| text[at.start] == b'[')
-            .ok_or(FetchError::Shape(kind.key()))?;
-        for span in json::elements(text, array) {
-            bytes += span.len();
-            if items.len() >= MAX_ITEMS || bytes > MAX_BYTES {
-                tracing::warn!(
-                    server = label,
-                    "{} is too long: only the first {} items are kept",
-                    kind.method(),
-                    items.len()
-                );
-                return Ok((items, behind));
-            }
-            // Copied, so that one small item does not keep the whole page in memory.
-            let raw = Bytes::copy_from_slice(&text[span]);
-            let Some(item) = item(kind, raw, client, label) else {
-                continue;
-            };
-            if kind.is_named() && !known.insert(item.native.clone()) {
-                tracing::warn!(
-                    server = label,
-                    "{}: `{}` is listed more than once: only the first one is used",
-                    kind.method(),
-                    shown(&item.native)
-                );
-                continue;
-            }
-            items.push(item);
-        }
-        let next = result
-            .string("nextCursor")
-            .map(std::borrow::Cow::into_owned);
-        match next {
-            Some(next) if cursor.as_deref() != Some(&next) => cursor = Some(next),
-            _ => return Ok((items, behind)),
-        }
-    }
-    tracing::warn!(
-        server = label,
-        "{} has more than {MAX_PAGES} pages: the rest is left out",
-        kind.method()
-    );
-    Ok((items, behind))
-}
-
-/// A native name, shortened and escaped for the log.
-fn shown(native: &str) -> String {
-    native
-        .chars()
-        .take(SHOWN_CHARS)
-        .flat_map(char::escape_debug)
-        .collect()
-}
-
-/// Restores an item from a snapshot. It passed all checks when it was saved.
-pub(crate) fn remembered_item(kind: ListKind, raw: Bytes) -> Option<Item> {
-    let native: Arc<str> = Object::of(&raw)?.string(kind.id_key())?.as_ref().into();
-    // Earlier versions saved names with control characters.
-    if kind.is_named() && native.chars().any(char::is_control) {
-        return None;
-    }
-    let headers = match kind {
-        ListKind::Tools => ParamHeaders::from_tool(&raw).ok(),
-        _ => None,
-    };
-    Some(Item {
-        native,
-        raw,
-        headers: headers.filter(|found| !found.is_empty()).map(Arc::new),
-    })
-}
-
-fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item> {
-    let Some(native) = Object::of(&raw).and_then(|object| {
-        object
-            .string(kind.id_key())
-            .map(|id| Arc::<str>::from(&*id))
-    }) else {
-        tracing::warn!(
-            server = label,
-            "{}: an item without `{}` is left out",
-            kind.method(),
-            kind.id_key()
-        );
-        return None;
-    };
-    // Users could not tell such names apart on a screen, and Postgres cannot store a NUL.
-    if kind.is_named() && native.chars().any(char::is_control) {
-        tracing::warn!(
-            server = label,
-            "{}: `{}` has control characters in its name and is left out",
-            kind.method(),
-            shown(&native)
-        );
-        return None;
-    }
-    let mut headers = None;
-    if kind == ListKind::Tools {
-        match ParamHeaders::from_tool(&raw) {
-            Ok(found) if found.is_empty() => {}
-            // Kept for servers of any kind: a modern HTTP client sends these headers for every tool that declares them,
-            // and the receiver has to check them.
-            Ok(found) => headers = Some(Arc::new(found)),
-            // 2026-07-28 basic/transports/streamable-http: such a tool must not be offered.
-            Err(why) if client.is_http() && client.info().era == mcp::Era::Modern => {
-                tracing::warn!(server = label, tool = %native, "a tool with an invalid `x-mcp-header` is left out: {why}");
-                return None;
-            }
-            // The annotation has no meaning for other servers.
-            Err(_) => {}
-        }
-    }
-    Some(Item {
-        native,
-        raw,
-        headers,
-    })
 }
 
 /// Returns whether a tool (JSON text) has a view (MCP Apps).
@@ -326,3 +351,6 @@ pub(crate) fn has_view(tool: &[u8]) -> bool {
                         .is_some_and(|ui| ui.find("resourceUri").is_some())
             })
 }
+
+#[cfg(test)]
+mod tests;

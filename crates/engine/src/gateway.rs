@@ -209,7 +209,7 @@ impl Gateway {
         self.shared.view(scope)
     }
 
-    /// Waits until no server of the scope is in its first start, for at most [`crate::server::FIRST_START`].
+    /// Waits until no server of the scope is in its first start, for at most 20 seconds.
     pub async fn settled(&self, scope: &Scope) -> Option<Arc<View>> {
         let view = self.shared.view(scope)?;
         if view.is_settled() {

@@ -2,6 +2,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod elsewhere;
+mod lists;
 mod notifications;
 pub(crate) mod session_instances;
 pub(crate) mod supervisor;

@@ -10,6 +10,8 @@ pub(crate) mod gate;
 pub(crate) mod launch;
 pub(crate) mod logins;
 pub(crate) mod place;
+mod problems;
+pub(crate) mod progress;
 pub(crate) mod questions;
 pub(crate) mod queue;
 pub(crate) mod refresh;
@@ -51,6 +53,7 @@ use crate::{
     server::{
         commands::{Command, Inbox},
         connection::Connection,
+        progress::Progress,
         questions::AskedNow,
         queue::{Permit, Place, Queue, Sending},
         refresh::Refresh,
@@ -66,9 +69,6 @@ use lifecycle::Phase;
 
 /// Time that `initialize` may wait for the handshake of a server in its first start.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
-/// Time that the first list may wait for a server in its first start.
-pub const FIRST_START: Duration = Duration::from_secs(10);
-
 /// Access tokens remembered for redaction.
 const MAX_HIDDEN: usize = 64;
 
@@ -119,6 +119,7 @@ pub struct Server {
     pub(crate) known: Known,
     pub(crate) was_up: AtomicBool,
     wanted_at: OnceLock<Instant>,
+    progress: Progress,
     /// [`Server::rest`]
     pub(crate) resting: Notify,
     pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
@@ -171,6 +172,7 @@ impl Server {
         remembered: Remembered,
         queue_len: usize,
         is_personal: bool,
+        progress: Progress,
     ) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
         // No turns if the user set `maxConcurrency`, which says how many calls the server can tell apart.
@@ -189,6 +191,7 @@ impl Server {
             known: Known::default(),
             was_up: AtomicBool::new(false),
             wanted_at: OnceLock::new(),
+            progress,
             resting: Notify::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
@@ -297,9 +300,14 @@ impl Server {
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
             || self
-                .wanted_at
-                .get()
-                .is_some_and(|at| at.elapsed() >= FIRST_START)
+                .first_deadline()
+                .is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Until when lists wait for its first start, once that has begun.
+    fn first_deadline(&self) -> Option<Instant> {
+        let begin = self.wanted_at.get()?;
+        Some(self.progress.deadline(*begin))
     }
 
     /// Returns whether the server is in its first start, so that its catalog is still unknown.
@@ -368,9 +376,17 @@ impl Server {
         self.state.send_replace(state);
     }
 
-    /// Marks the first start as ended. Wakes the tasks that wait for this, since the flag is not part of the state.
+    /// Marks the first start as ended.
+    pub(crate) fn mark_settled(&self) {
+        let was_settled = self.settled.swap(true, Ordering::AcqRel);
+        if !was_settled && matches!(self.state(), State::Ready(_)) {
+            self.progress.note();
+        }
+    }
+
+    /// Marks the first start as ended. Wakes the tasks that wait for this, since it is not part of the state.
     pub(crate) fn settle(&self) {
-        self.settled.store(true, Ordering::Release);
+        self.mark_settled();
         self.state.send_modify(|_| {});
     }
 
@@ -386,16 +402,19 @@ impl Server {
         self.resting.notify_waiters();
     }
 
-    /// Waits for the end of the first start, at most until [`FIRST_START`] after it began.
+    /// Waits for the end of the first start, for as long as [`Progress::deadline`] says.
     pub(crate) async fn first_settled(&self) {
-        if self.is_settled() {
-            return;
-        }
         let mut state = self.state.subscribe();
-        self.want();
-        let deadline = self.wanted_at.get().map_or_else(Instant::now, |at| *at) + FIRST_START;
-        let settled = state.wait_for(|_| self.settled.load(Ordering::Acquire));
-        let _ = tokio::time::timeout_at(deadline, settled).await;
+        while !self.is_settled() {
+            self.want();
+            let deadline = self.first_deadline().unwrap_or_else(Instant::now);
+            let settled = state.wait_for(|_| self.settled.load(Ordering::Acquire));
+            let settled = tokio::time::timeout_at(deadline, settled).await;
+            // A disabled server never starts.
+            if settled.is_ok() || self.wanted_at.get().is_none() {
+                return;
+            }
+        }
     }
 
     /// Waits for the handshake of a server in its first start, at most until [`FIRST_ANSWER`] after that began.

@@ -2,6 +2,7 @@
 
 pub(crate) mod entry;
 pub(crate) mod fleet;
+pub(crate) mod missing;
 pub(crate) mod names;
 pub(crate) mod offers;
 pub(crate) mod refusals;

@@ -13,8 +13,13 @@ use axum::{
     http::StatusCode,
 };
 use config::Sources;
-use engine::{KeptBack, Scope, catalog::ListKind, server::Server, view::View};
-use mcp::json::Object;
+use engine::{
+    KeptBack, Scope,
+    catalog::{Item, ListKind},
+    server::Server,
+    view::View,
+};
+use mcp::{Era, json::Object};
 use model::{NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -179,7 +184,10 @@ impl Rest {
         let kept_back: HashMap<NativeName, KeptBack> =
             fleet.kept_back(server).into_iter().collect();
         let mut seen = BTreeSet::new();
-        for item in server.catalog().list(ListKind::Tools).iter() {
+        // A tool that this view leaves out is a problem of its server.
+        let shown = |item: &&Item| view.is_single() || item.fit(Era::Legacy).is_some();
+        let catalog = server.catalog();
+        for item in catalog.list(ListKind::Tools).iter().filter(shown) {
             // If a server lists a name twice, the first tool counts.
             if !seen.insert(item.native.clone()) {
                 continue;

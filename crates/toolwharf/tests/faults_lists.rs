@@ -4,10 +4,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Gateway, LEGACY, Setup, echo, names, rpc::initialize, scripted, tools, with};
+use common::{
+    Gateway, LEGACY, Setup, checks, cli, echo, names, real::venv, rpc::initialize, scripted, tools,
+    with,
+};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, at_once, peer, wait_for, within};
-use tokio::time::Instant;
+use testkit::{DEADLINE, Peer, at_once, conformance::node_modules, peer, wait_for, within};
+use tokio::{process::Command, time::Instant};
 
 /// The entry of a server with this number of tools, a prompt and a resource.
 fn plain(name: &str, count: &str) -> Value {
@@ -298,4 +301,189 @@ async fn the_first_introduction_has_the_instructions() {
     at_once("the introduction", start);
     let both = "## one\n\nAsk me first.\n\n## two\n\nAsk me last.";
     assert_eq!(answer["result"]["instructions"], both, "{answer}");
+}
+
+/// Lists everything with an official client and calls the tools of `good`. Arguments: MODULES SDK URL
+const TYPESCRIPT: &str = r#"
+const [modules, sdk, url] = process.argv.slice(2);
+const at = (file) => import(`${modules}/@modelcontextprotocol/${file}`);
+const { Client, StreamableHTTPClientTransport } =
+  sdk === "v1" ? { ...(await at("sdk/dist/esm/client/index.js")), ...(await at("sdk/dist/esm/client/streamableHttp.js")) } : await at("client/dist/index.mjs");
+const options = sdk === "v2 modern" ? { versionNegotiation: { mode: "auto" } } : {};
+const client = new Client({ name: "t", version: "1" }, options);
+await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+const tools = (await client.listTools()).tools.map((one) => one.name);
+const prompts = (await client.listPrompts()).prompts.map((one) => one.name);
+const resources = (await client.listResources()).resources.map((one) => one.uri);
+const templates = (await client.listResourceTemplates()).resourceTemplates.length;
+const called = [];
+for (const name of tools.filter((name) => name.startsWith("tool_")))
+  called.push((await client.callTool({ name, arguments: { n: 1 } })).content.length);
+console.log(JSON.stringify({ tools, prompts, resources, templates, called }));
+process.exit(0);
+"#;
+
+/// The same in Python. Arguments: MODE URL
+const PYTHON: &str = r#"
+import asyncio, json, sys
+from mcp import Client
+
+async def main(mode, url):
+    async with Client(url, mode=mode) as client:
+        tools = [one.name for one in (await client.list_tools()).tools]
+        prompts = [one.name for one in (await client.list_prompts()).prompts]
+        resources = [str(one.uri) for one in (await client.list_resources()).resources]
+        templates = len((await client.list_resource_templates()).resource_templates)
+        called = [len((await client.call_tool(name, {"n": 1})).content) for name in tools if name.startswith("tool_")]
+        print(json.dumps({"tools": tools, "prompts": prompts, "resources": resources, "templates": templates, "called": called}))
+
+asyncio.run(main(*sys.argv[1:]))
+"#;
+
+/// Malformed tools, each with whether it can be offered.
+fn malformed() -> Vec<(Value, bool)> {
+    let object = || json!({"type": "object"});
+    let output = |schema: Value| json!({"inputSchema": object(), "outputSchema": schema});
+    let of_property = |schema: Value| json!({"type": "object", "properties": {"a": schema}});
+    let mut tools = vec![
+        (json!({}), true),
+        (json!({"inputSchema": null}), true),
+        (json!({"inputSchema": {}}), true),
+        (json!({"inputSchema": []}), true),
+        (json!({"inputSchema": {"anyOf": [object()]}}), true),
+        (
+            json!({"inputSchema": {"type": "object", "properties": null, "required": null}}),
+            true,
+        ),
+        (
+            json!({"inputSchema": {"type": "object", "properties": {"a": null, "b": true, "c": "string"}}}),
+            true,
+        ),
+        (
+            json!({"inputSchema": {"type": "object", "required": "a"}}),
+            true,
+        ),
+        (json!({"inputSchema": {"type": "string"}}), false),
+        (json!({"inputSchema": "object"}), false),
+        (output(json!(null)), true),
+        (output(json!([])), true),
+        (output(json!({"type": "array"})), true),
+        (output(of_property(json!({"type": "int"}))), true),
+        (output(of_property(json!({"$ref": "#/$defs/none"}))), true),
+        (output(of_property(json!({"pattern": "["}))), true),
+        (output(of_property(json!({"minimum": "1"}))), true),
+    ];
+    for (member, value) in [
+        ("title", json!(null)),
+        ("description", json!(7)),
+        ("icons", json!(null)),
+        ("icons", json!([null, {"mimeType": "image/png"}])),
+        ("annotations", json!(null)),
+        ("annotations", json!({"readOnlyHint": null, "title": 1})),
+        ("execution", json!({"taskSupport": "maybe"})),
+        ("_meta", json!(null)),
+    ] {
+        tools.push((json!({"inputSchema": object(), member: value}), true));
+    }
+    tools
+}
+
+/// The official clients list and call all tools of all other servers while one server lists malformed definitions. What
+/// is repaired or left out is shown.
+#[tokio::test]
+async fn u10_official_clients_list_everything_beside_malformed_definitions() {
+    let mut offered: Vec<String> = Vec::new();
+    let mut listed = vec![
+        json!({"inputSchema": {"type": "object"}}),
+        json!({"name": 7}),
+        json!("text"),
+    ];
+    for (at, (mut tool, fits)) in malformed().into_iter().enumerate() {
+        let name = format!("bad_{at}");
+        tool["name"] = name.as_str().into();
+        listed.push(tool);
+        offered.extend(fits.then_some(name));
+    }
+    let answers = json!({
+        "capabilities": {"prompts": {}, "resources": {}},
+        "methods": {
+            "tools/list": {"tools": listed},
+            "prompts/list": {"prompts": [{"name": "p", "arguments": null}, {"title": "x"}]},
+            "resources/list": {"resources": [{"uri": "a:1", "size": 0.5, "annotations": {"priority": 9}}, null]},
+            "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "a:{x}", "title": null}]},
+        },
+    });
+    let setup = Setup::new();
+    let folder = setup.folder().to_owned();
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).expect("a new file");
+        folder.join(name)
+    };
+    let answers = write("answers.json", &answers.to_string());
+    let (mjs, py) = (write("list.mjs", TYPESCRIPT), write("list.py", PYTHON));
+    let answers = answers.display().to_string();
+    let gateway = setup
+        .scripted("bad", &["--no-builtin", "--answers", &answers])
+        .server("good", plain("good", "2"))
+        .connected()
+        .await;
+    offered.extend(["tool_0", "tool_1"].map(str::to_owned));
+    let url = format!("{}/mcp", gateway.url);
+    let modules = node_modules();
+    let typescript = |sdk: &str| {
+        let mut command = Command::new(modules.join("node/bin/node"));
+        command.arg(&mjs).arg(&modules).args([sdk, &url]);
+        command
+    };
+    let python = |mode: &str| {
+        let mut command = Command::new(venv().join("bin/python"));
+        command.arg(&py).args([mode, &url]);
+        command
+    };
+    for mut client in [
+        typescript("v1"),
+        typescript("v2"),
+        typescript("v2 modern"),
+        python("legacy"),
+        python("auto"),
+    ] {
+        client.kill_on_drop(true);
+        let said = cli::said(client, "").await.code(0).json();
+        assert_eq!(said["tools"], json!(offered));
+        assert_eq!(said["prompts"], json!(["p", "prompt_0"]));
+        assert_eq!(
+            said["resources"].as_array().map(Vec::len),
+            Some(2),
+            "{said}"
+        );
+        assert_eq!(said["templates"], 1);
+        assert_eq!(said["called"], json!([1, 1]));
+    }
+    // The view of the server shows what the server sent.
+    let mut peer = single(&gateway, "bad").await;
+    let sent = peer.request("tools/list", json!({})).await;
+    let sent = sent.result()["tools"].as_array().expect("tools").clone();
+    assert_eq!(sent.len(), listed.len());
+    assert!(listed.iter().all(|tool| sent.contains(tool)));
+    // All places that show servers name what is left out.
+    let run = async |arguments: &[&str]| {
+        let mut command = cli::toolwharf();
+        command.args(arguments);
+        command.env("TOOLWHARF_URL", &gateway.url);
+        command.env("TOOLWHARF_TOKEN", gateway.token());
+        let said = cli::said(command, "").await;
+        said.out + &said.err
+    };
+    for arguments in [&["ls"][..], &["get", "bad"], &["doctor"], &["tools", "ls"]] {
+        let text = run(arguments).await;
+        checks::contains(
+            &text,
+            &["tool `bad_8` is left out of views of several servers"],
+        );
+    }
+    checks::contains(
+        &run(&["get", "bad"]).await,
+        &["tool `bad_0` is offered in a repaired form"],
+    );
+    gateway.logged("tool `bad_8` is left out").await;
 }

@@ -35,6 +35,8 @@ export function Health() {
         more: server.reason,
         mend: <Mend server={server} />,
       });
+    for (const problem of server.problems ?? [])
+      findings.push({ id: `problem ${server.id} ${problem}`, level: "warn", title: <><Link to="/servers/$id" params={{ id: server.id! }} className="font-medium hover:underline">{server.name}</Link> has a problem</>, more: problem });
     if (server.kept_back)
       findings.push({ id: `kept ${server.id}`, level: "warn", title: `${server.name}: ${plural(server.kept_back, "tool")} kept back`, more: "A definition changed after it was approved.", mend: <Link to="/approvals" className="text-sm font-medium text-accent hover:underline">Review the changes</Link> });
   }

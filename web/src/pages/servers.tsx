@@ -17,7 +17,7 @@ type Group = "all" | "up" | "trouble" | "quiet";
 /** Returns the filter group of a server. */
 function group(server: Server): Exclude<Group, "all"> {
   const hue = tone(server.status);
-  if (hue === "bad" || hue === "warn" || server.kept_back) return "trouble";
+  if (hue === "bad" || hue === "warn" || server.kept_back || server.problems?.length) return "trouble";
   return hue === "plain" ? "quiet" : "up";
 }
 
@@ -109,6 +109,7 @@ function why(server: Server, now: number): string | undefined {
   const seconds = wait(server, now);
   if (seconds !== undefined) return `again in ${duration(seconds)}${server.reason ? `: ${server.reason}` : ""}`;
   if (server.reason) return server.reason;
+  if (server.problems?.length) return server.problems[0];
   if (server.kept_back) return `${plural(server.kept_back, "tool")} kept back: a definition changed`;
   return undefined;
 }

@@ -307,7 +307,9 @@ fn put(
             known.renew(&before.pins(), is_same.then_some(&*catalog));
         }
         let is_personal = shared.logins.is_personal(&spec);
-        let server = Server::new(spec, known, fleet.settings.limits.queue_len, is_personal);
+        let queue_len = fleet.settings.limits.queue_len;
+        let progress = fleet.progress.clone();
+        let server = Server::new(spec, known, queue_len, is_personal, progress);
         match before {
             Some(before) => server.comes_after(before),
             None => {

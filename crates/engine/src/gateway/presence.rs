@@ -10,7 +10,7 @@ use model::{ServerKey, ServerName};
 use crate::{
     Gateway,
     scope::Scope,
-    server::{FIRST_START, Server, State},
+    server::{Server, State, progress::FIRST_START},
     views::view::View,
 };
 
@@ -25,7 +25,7 @@ pub struct Absent {
 
 impl Gateway {
     /// The view of the scope, after trying all servers that are in their first start or whose last start failed. Waits
-    /// for at most [`FIRST_START`]. `None` if the scope does not exist.
+    /// for at most 20 seconds. `None` if the scope does not exist.
     pub async fn attended(&self, scope: &Scope) -> Option<Arc<View>> {
         let view = self.view(scope)?;
         futures_util::future::join_all(view.awaited().map(Server::attempted)).await;
@@ -62,24 +62,5 @@ impl Server {
         self.want();
         let tried = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
         let _ = tokio::time::timeout(FIRST_START, tried).await;
-    }
-
-    /// Why the server offers nothing at the moment. `None` if it offers something, or if a call can wait until it does.
-    #[must_use]
-    pub fn absence(&self) -> Option<Arc<str>> {
-        match self.state() {
-            State::Ready(_) => None,
-            State::Idle if self.is_doubtful() => Some("it has not been started".into()),
-            State::Starting if self.catalog().info.is_none() => Some("it is still starting".into()),
-            // A call starts the server, or waits for its start.
-            State::Idle | State::Starting => None,
-            State::Down { reason, .. } => Some(reason),
-            State::Stopped => Some("it is stopped".into()),
-        }
-    }
-
-    /// Returns whether the server may fail to start: it was never reached, or its last start failed.
-    fn is_doubtful(&self) -> bool {
-        self.catalog().info.is_none() || self.status().failures > 0
     }
 }

@@ -121,13 +121,16 @@ impl Gateway {
         let tried = match connecting.await {
             Ok((connection, ambient)) => {
                 let tools = tokio::select! {
-                    tools = fetch_list(&connection.client, ListKind::Tools, spec.name.as_str()) => tools,
+                    tools = fetch_list(&connection.client, ListKind::Tools) => tools,
                     never = answer(&connection, ambient) => match never {},
                 };
                 let placement = connection.hosted.clone();
                 connection.close(shared.stop_grace).await;
                 match tools {
-                    Ok((tools, _)) => Ok(Tried { tools, placement }),
+                    Ok((tools, _)) => Ok(Tried {
+                        tools: tools.items.to_vec(),
+                        placement,
+                    }),
                     Err(error) => Err(StartError::new(error.to_string()).into()),
                 }
             }

@@ -15,7 +15,8 @@ use model::{Pinning, ServerKey, Sharing};
 use tokio::time::Instant;
 
 use crate::{
-    catalog::{Catalog, Item, ListKind, fetch_list},
+    catalog::{Catalog, Item, List, ListKind},
+    life::lists::RELIST_INTERVAL,
     records::{pinned::KeptBack, remember::News, server_cache::Told},
     server::{Server, State, connection::Connection},
     shared::Shared,
@@ -62,6 +63,7 @@ impl Server {
         ready: &(impl Fn() + Sync),
     ) {
         let info = connection.client.info();
+        self.known.status().lists = Default::default();
         let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
         let fetches_first =
             shared.fleet().settings.pinning == Pinning::Quarantine || connection.client.is_http();
@@ -75,20 +77,21 @@ impl Server {
         let mut missing = if returns && fetches_first {
             match tokio::time::timeout(COMPARISON_TIMEOUT, &mut tools).await {
                 Ok(_) if self.is_blocked() || connection.client.is_closed() => return,
-                Ok(missing) => {
+                Ok(fetched) => {
                     ready();
-                    missing
+                    fetched.missing
                 }
                 Err(_) => {
                     ready();
-                    tools.await
+                    tools.await.missing
                 }
             }
         } else {
-            tools.await
+            tools.await.missing
         };
         if !self.is_blocked() {
-            missing.extend(self.fetch(shared, connection, &ListKind::ALL[1..]).await);
+            let others = self.fetch(shared, connection, &ListKind::ALL[1..]).await;
+            missing.extend(others.missing);
         }
         if self.is_blocked() || connection.client.is_closed() {
             return;
@@ -101,13 +104,14 @@ impl Server {
             "connected"
         );
         connection.is_known.store(true, Ordering::Relaxed);
+        self.report_nothing(shared);
         if !returns {
             ready();
         }
         // Published views depend on whether the server is up.
         let is_up = |state: &State| matches!(state, State::Ready(_));
         let _ = self.state.subscribe().wait_for(is_up).await;
-        self.settled.store(true, Ordering::Release);
+        self.mark_settled();
         shared.publish_of(self, &ListKind::ALL);
         self.settle();
         self.keep(shared);
@@ -116,49 +120,12 @@ impl Server {
             tokio::time::sleep(FETCH_RETRY_DELAY.saturating_mul(1 << attempts)).await;
             attempts = (attempts + 1).min(3);
             let asked = std::mem::take(&mut missing);
-            missing = self.fetch(shared, connection, &asked).await;
+            missing = self.fetch(shared, connection, &asked).await.missing;
             if missing.len() < asked.len() {
                 shared.publish_of(self, &asked);
                 self.keep(shared);
             }
         }
-    }
-
-    /// Fetches these lists one after the other. Returns those that could not be fetched.
-    ///
-    /// A failed list does not affect the others, and its known items stay.
-    async fn fetch(
-        &self,
-        shared: &Arc<Shared>,
-        connection: &Connection,
-        kinds: &[ListKind],
-    ) -> Vec<ListKind> {
-        let mut missing = Vec::new();
-        for kind in kinds {
-            // Each caller has separate resources here, so a common list would be wrong.
-            let is_private = self.is_personal && *kind == ListKind::Resources;
-            if is_private || !connection.client.info().has(kind.capability()) {
-                self.change(|catalog| catalog.set(*kind, Vec::new()));
-                continue;
-            }
-            match fetch_list(&connection.client, *kind, self.name().as_str()).await {
-                Ok((items, behind)) => {
-                    if *kind == ListKind::Tools {
-                        if !self.look_behind(shared, connection, behind) {
-                            connection.client.close(shared.stop_grace).await;
-                            return missing;
-                        }
-                        self.compare(shared, &items);
-                    }
-                    self.change(|catalog| catalog.set(*kind, items));
-                }
-                Err(error) => {
-                    tracing::warn!(server = %self.key(), "{} failed: {error}", kind.method());
-                    missing.push(*kind);
-                }
-            }
-        }
-        missing
     }
 
     /// Saves the catalog for the next start, without tools whose definitions cannot be saved.
@@ -169,7 +136,11 @@ impl Server {
         let tools = catalog.list(ListKind::Tools).clone();
         if tools.iter().any(is_unkept) {
             let kept = tools.iter().filter(|item| !is_unkept(item)).cloned();
-            Arc::make_mut(&mut catalog).set(ListKind::Tools, kept.collect());
+            let list = List {
+                items: kept.collect(),
+                ..catalog.of(ListKind::Tools).clone()
+            };
+            Arc::make_mut(&mut catalog).set(ListKind::Tools, list);
         }
         let digest = self.pinned.config().to_string();
         if shared.memory.catalog(self.key(), digest, catalog) {
@@ -182,9 +153,8 @@ impl Server {
     }
 
     /// Compares the tools' definitions with the pinned ones, and saves what is new.
-    fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
-        // The server's declaration was replaced or removed. The next one may have another configuration, so approve
-        // nothing.
+    pub(super) fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
+        // This declaration of the server has ended. The next one may have another configuration, so approve nothing.
         if self.over.is_cancelled() {
             return;
         }
@@ -240,10 +210,14 @@ impl Server {
         };
         let refreshing = async {
             loop {
-                let kinds = self.refresh.next().await;
-                self.fetch(shared, connection, &kinds).await;
-                shared.publish_of(self, &kinds);
-                self.keep(shared);
+                let told = tokio::time::timeout(RELIST_INTERVAL, self.refresh.next()).await;
+                let is_told = told.is_ok();
+                let kinds = told.unwrap_or_else(|_| self.unheard(connection));
+                let fetched = self.fetch(shared, connection, &kinds).await;
+                if is_told || fetched.changed {
+                    shared.publish_of(self, &kinds);
+                    self.keep(shared);
+                }
             }
         };
         tokio::select! {

@@ -22,9 +22,10 @@ use crate::{
     catalog::{ListKind, fetch_list},
     life::tokens,
     server::{
-        FIRST_START, Server,
+        Server,
         connection::{Connection, Names},
         launch::{self, Hindrance, Launched, StartError},
+        progress::FIRST_START,
         questions::{Open, Questions},
         sessions::Holder,
         unavailable::Unavailable,
@@ -311,9 +312,10 @@ async fn fetch(
         .map_err(|_| format!("its instance did not start within {} ms", limit.as_millis()))?;
     let instance = instance.map_err(|error| error.to_string())?;
     let before = instance.own_tools.changes();
-    let items = fetch_list(&instance.client, ListKind::Tools, server.name().as_str()).await;
-    let (items, _) = items.map_err(|error| error.to_string())?;
-    let names: Names = Arc::new(items.into_iter().map(|item| item.native).collect());
+    let list = fetch_list(&instance.client, ListKind::Tools).await;
+    let (list, _) = list.map_err(|error| error.to_string())?;
+    let names = list.items.iter().map(|item| item.native.clone());
+    let names: Names = Arc::new(names.collect());
     instance.own_tools.learn(&names, before);
     Ok(names)
 }

@@ -150,13 +150,13 @@ mod tests {
 
     use super::*;
     use crate::{
-        catalog::{ListKind, remembered_item},
+        catalog::{List, ListKind},
         records::remember::Pin,
     };
 
     fn item(text: &'static str) -> Item {
-        let item = remembered_item(ListKind::Tools, Bytes::from_static(text.as_bytes()));
-        item.expect("it is one")
+        let raw = Bytes::from_static(text.as_bytes());
+        List::of(ListKind::Tools, [raw], false).items[0].clone()
     }
 
     fn pinned() -> Pinned {

@@ -15,7 +15,7 @@ use mcp::{
 };
 use model::{NativeName, Pinning};
 
-use crate::catalog::{Catalog, Item, ListKind, remembered_item};
+use crate::catalog::{Catalog, Item, List, ListKind};
 
 /// Size limit of a catalog snapshot. A larger one is not kept.
 const MAX_SNAPSHOT_BYTES: usize = 16 << 20;
@@ -33,11 +33,11 @@ impl Catalog {
         out.extend_from_slice(&info.result);
         for kind in ListKind::ALL {
             out.extend_from_slice(format!(",\"{}\":[", kind.key()).as_bytes());
-            for (at, item) in self.list(kind).iter().enumerate() {
+            for (at, raw) in self.of(kind).raws().enumerate() {
                 if at > 0 {
                     out.push(b',');
                 }
-                out.extend_from_slice(&item.raw);
+                out.extend_from_slice(raw);
             }
             out.push(b']');
             if out.len() > MAX_SNAPSHOT_BYTES {
@@ -67,10 +67,9 @@ impl Catalog {
         catalog.info = Some(ServerInfo::remembered(era, result).ok()?);
         catalog.takes_turns = object.raw("takesTurns") == Some(b"true");
         for kind in ListKind::ALL {
-            let items: Vec<Item> = json::elements(&text, object.find(kind.key())?)
-                .filter_map(|span| remembered_item(kind, text.slice(span)))
-                .collect();
-            catalog.set(kind, items);
+            let items = json::elements(&text, object.find(kind.key())?);
+            let items = items.map(|span| text.slice(span));
+            catalog.set(kind, List::of(kind, items, false));
         }
         Some(catalog)
     }
@@ -242,12 +241,9 @@ mod tests {
     use super::*;
 
     fn items(texts: &[&'static str]) -> Vec<Item> {
-        texts
-            .iter()
-            .filter_map(|text| {
-                remembered_item(ListKind::Tools, Bytes::from_static(text.as_bytes()))
-            })
-            .collect()
+        let texts = texts.iter();
+        let raws = texts.map(|text| Bytes::from_static(text.as_bytes()));
+        List::of(ListKind::Tools, raws, false).items.to_vec()
     }
 
     #[test]
@@ -331,8 +327,8 @@ mod tests {
     fn a_name_that_cannot_be_remembered_is_no_news_and_marked() {
         let name = "n".repeat(store::MAX_KEY + 1);
         let raw = format!("{{\"name\":\"{name}\"}}");
-        let long = remembered_item(ListKind::Tools, raw.into()).expect("it is one");
-        let (pins, seen) = compare(&Pins::new(), &[long], &"c".into(), Pinning::Quarantine);
+        let long = List::of(ListKind::Tools, [raw.into()], false);
+        let (pins, seen) = compare(&Pins::new(), &long.items, &"c".into(), Pinning::Quarantine);
         assert_eq!(seen, []);
         let why = pins[name.as_str()].unkept.as_deref();
         assert!(why.is_some_and(|why| why.contains("1024 bytes")), "{why:?}");
@@ -349,7 +345,8 @@ mod tests {
             r#"{"z":12345678901234567890123,"name":"a"}"#,
             r#"{"name":"ü"}"#,
         ];
-        catalog.set(ListKind::Tools, items(&tools));
+        let raws = tools.map(|text| Bytes::from_static(text.as_bytes()));
+        catalog.set(ListKind::Tools, List::of(ListKind::Tools, raws, false));
         let text = catalog.to_snapshot().expect("it is small");
         let back = Catalog::from_snapshot(&text, 64).expect("it is one");
         assert_eq!(back.to_snapshot().as_ref(), Some(&text));

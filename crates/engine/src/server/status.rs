@@ -27,7 +27,9 @@ pub struct Status {
     /// The placement of the running instance, or of the last one.
     pub placement: Option<Arc<Placement>>,
     pub warnings: u64,
-    /// The part of the server's registration that made the last start impossible.
+    /// Why each list could not be fetched, by [`crate::catalog::ListKind`].
+    pub lists: [Option<Arc<str>>; 4],
+    /// The part of its registration that made the last start impossible.
     pub refused: Option<Refused>,
     /// True if the server is not up because a user has to sign in first.
     pub needs_login: bool,
@@ -106,6 +108,7 @@ impl Default for Known {
                 last_crash: None,
                 placement: None,
                 warnings: 0,
+                lists: Default::default(),
                 refused: None,
                 needs_login: false,
                 elsewhere: false,

@@ -4,7 +4,11 @@
 //! all URIs. When the set changes, a new stream is opened, and the old one is closed once the new one is acknowledged.
 //! An event in between may be reported twice but is never missed.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use mcp::{
     Era, Frame,
@@ -29,6 +33,8 @@ const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Upstream {
     uris: Mutex<BTreeSet<String>>,
     changed: Notify,
+    /// True if a modern server has refused `subscriptions/listen`.
+    refused: AtomicBool,
     /// URIs that a modern server has acknowledged.
     acknowledged: watch::Sender<BTreeSet<String>>,
 }
@@ -41,6 +47,11 @@ impl Upstream {
     /// Returns whether anything is watched.
     pub(crate) fn is_watching(&self) -> bool {
         !self.uris.lock().is_empty()
+    }
+
+    /// Returns whether a modern server does not report changes, although it declares that.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Adds a URI. Returns `false` if there are too many.
@@ -82,6 +93,7 @@ impl Upstream {
     ) {
         // Acknowledgements of an earlier connection do not count.
         self.acknowledged.send_replace(BTreeSet::new());
+        self.refused.store(false, Ordering::Relaxed);
         match connection.client.info().era {
             Era::Legacy => {
                 for uri in self.uris() {
@@ -170,7 +182,8 @@ impl Upstream {
                     Ok(Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
                         tracing::debug!(%server, "the server refused subscriptions/listen");
-                        // The server does not support the method. Retrying is useless until the set changes.
+                        self.refused.store(true, Ordering::Relaxed);
+                        // The server does not support it. Retrying is useless until the set changes.
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                         self.changed.notified().await;
                         return None;

@@ -14,7 +14,12 @@ use model::{
     ToolSetting,
 };
 
-use crate::{catalog::ListKind, records::pinned::KeptBack, scope::Scope, server::Server};
+use crate::{
+    catalog::ListKind,
+    records::pinned::KeptBack,
+    scope::Scope,
+    server::{Server, progress::Progress},
+};
 
 /// The settings of a project.
 #[derive(Clone, Default)]
@@ -32,6 +37,7 @@ pub struct Fleet {
     /// By owner.
     servers: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>>,
     pub projects: BTreeMap<ProjectId, Arc<Project>>,
+    pub(crate) progress: Progress,
 }
 
 impl Fleet {

@@ -9,20 +9,17 @@ use crate::{
 /// Characters of a name repeated in an error.
 const SHOWN_CHARS: usize = 100;
 
-/// The error for a name that is not offered. `same` are the entries that have this name without a prefix.
-pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
-    let what = if kind == ListKind::Tools {
-        "tool"
-    } else {
-        "prompt"
-    };
+/// The error for a name that is not offered. `same` are the entries that have this name without a prefix, `lacking`
+/// is the text of [`missing::lacking`](super::missing::lacking).
+pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry], lacking: &str) -> RpcError {
+    let what = kind.noun();
     let shown: String = name.chars().take(SHOWN_CHARS).collect();
     let names: Vec<String> = same
         .iter()
         .map(|entry| format!("`{}`", entry.exposed))
         .collect();
     let hint = match names.as_slice() {
-        [] => String::new(),
+        [] => lacking.to_owned(),
         names => format!(
             ": several servers have a {what} of that name, call {}",
             names.join(" or ")

@@ -23,7 +23,7 @@ use mcp::{
 use model::{NativeName, Pinning, ServerName, ToolRef, naming};
 
 use crate::{
-    catalog::{ListKind, has_view},
+    catalog::{Fate, Item, ListKind, has_view},
     records::pinned::KeptBack,
     scope::Scope,
     server::{Server, connection::Names},
@@ -31,6 +31,7 @@ use crate::{
     views::{
         entry::{Entry, Route},
         fleet::Fleet,
+        missing::{self, awaited},
         names::named,
         offers, refusals,
     },
@@ -40,11 +41,6 @@ use crate::{
 pub const SERVER_KEY: &str = "dev.toolwharf/server";
 /// The `_meta` key that names the project that owns the server. Used where callers see servers of all projects.
 pub const PROJECT_KEY: &str = "dev.toolwharf/project";
-/// The `_meta` key of a list that names the servers whose remembered catalog was used.
-pub const STALE_KEY: &str = "dev.toolwharf/stale";
-
-/// A list over all projects starts project-owned servers only if there are at most this many.
-const MAX_WOKEN_SERVERS: usize = 64;
 
 /// The target of a name.
 enum Meant<'v> {
@@ -70,8 +66,10 @@ pub struct View {
     /// For each list, whether clients may have it from an earlier snapshot with the same list.
     inherited: [AtomicBool; 4],
     settled: bool,
-    /// Names of the servers whose remembered catalog is used, as a JSON array, if there are any.
-    stale: Option<String>,
+    /// Members of the `_meta` of lists: the servers whose remembered catalog is used, and those without a catalog.
+    list_meta: Option<String>,
+    /// Items without a name, by list. Only in a single view.
+    nameless: [Arc<[Bytes]>; 4],
     /// True if a server of this view is still idle. A request for a list starts such a server.
     sleeps: bool,
     /// Disabled tools of the server of a single view, for everyone or for the project.
@@ -123,14 +121,28 @@ impl View {
                 );
             }
         }
+        if let Some(server) = servers.first().filter(|_| single) {
+            // No setting enables a tool that may not be offered.
+            let catalog = server.catalog();
+            let flaws = catalog.of(ListKind::Tools).flaws.iter();
+            let refused = flaws.filter(|flaw| flaw.fate == Fate::Refused);
+            let refused = refused.filter_map(|flaw| flaw.native.clone());
+            off.extend(refused.map(NativeName::new));
+        }
         let mut entries: [Vec<Entry>; 4] = Default::default();
         let mut kept = Vec::new();
+        let mut nameless: [Arc<[Bytes]>; 4] = Default::default();
         for kind in ListKind::ALL {
             let mut all: Vec<Entry> = Vec::new();
             for server in &servers {
                 let native_off = server.disabled_tools.load();
                 let is_stale = server.is_stale();
-                for item in server.catalog().list(kind).iter() {
+                let catalog = server.catalog();
+                if single {
+                    nameless[kind as usize] = catalog.of(kind).nameless.clone();
+                }
+                let shown = |item: &&Item| single || item.fit(Era::Legacy).is_some();
+                for item in catalog.list(kind).iter().filter(shown) {
                     let mut setting = None;
                     let mut kept_back = None;
                     if kind == ListKind::Tools && !scope.is_bare {
@@ -185,7 +197,8 @@ impl View {
             with_views,
             settled,
             sleeps,
-            stale: stale(&servers, scope),
+            list_meta: missing::list_meta(&servers, scope),
+            nameless,
             tools: routes(ListKind::Tools),
             prompts: routes(ListKind::Prompts),
             rendered: Default::default(),
@@ -245,7 +258,8 @@ impl View {
     pub(crate) fn has_same(&self, now: &Self, kind: ListKind) -> bool {
         let (before, after) = (&self.entries[kind as usize], &now.entries[kind as usize]);
         let told = self.knows(kind);
-        before.len() == after.len()
+        let same = self.nameless[kind as usize] == now.nameless[kind as usize];
+        same && before.len() == after.len()
             && before.iter().zip(after).all(|(before, after)| {
                 before.is_same(after) && !(told && before.is_stale && !after.is_stale)
             })
@@ -283,28 +297,33 @@ impl View {
     fn render(&self, kind: ListKind, era: Era, shows: impl Fn(&Entry) -> bool) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(b'{');
-        let stale = self.stale.as_ref();
-        let stale = stale.map(|names| format!("{}:{names}", quote(STALE_KEY)));
+        let meta = self.list_meta.as_deref();
         if era == Era::Modern {
-            out.put_slice(self.modern_members(stale.as_deref()).as_bytes());
+            out.put_slice(self.modern_members(meta).as_bytes());
             out.put_u8(b',');
-        } else if let Some(stale) = stale {
-            out.put_slice(format!("\"_meta\":{{{stale}}},").as_bytes());
+        } else if let Some(meta) = meta {
+            out.put_slice(format!("\"_meta\":{{{meta}}},").as_bytes());
         }
         out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
         let shown = self.entries[kind as usize].iter();
-        for (at, entry) in shown.filter(|entry| shows(entry)).enumerate() {
+        let shown = shown.filter(|entry| shows(entry));
+        let shown = shown.map(|entry| self.render_item(kind, entry, era));
+        let nameless = self.nameless[kind as usize].iter().cloned();
+        for (at, text) in shown.chain(nameless).enumerate() {
             if at > 0 {
                 out.put_u8(b',');
             }
-            out.put_slice(&self.render_item(kind, entry, era));
+            out.put_slice(&text);
         }
         out.put_slice(b"]}");
         out.freeze()
     }
 
     fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
-        let raw = &entry.item.raw;
+        let raw = match self.is_single() {
+            true => &entry.item.raw,
+            false => entry.item.fit(era).unwrap_or(&entry.item.raw),
+        };
         let Some(object) = Object::of(raw) else {
             return raw.clone();
         };
@@ -337,7 +356,7 @@ impl View {
                     &mut splice,
                 );
             }
-            self.mark(entry, &object, &mut splice, &mut added);
+            self.mark(entry, raw, &object, &mut splice, &mut added);
         }
         if !added.is_empty() {
             splice.insert(raw, &object.span(), added.join(",").as_bytes());
@@ -350,11 +369,11 @@ impl View {
     fn mark<'t>(
         &self,
         entry: &Entry,
+        raw: &[u8],
         object: &Object<'t>,
         splice: &mut Splice<'t>,
         added: &mut Vec<String>,
     ) {
-        let raw = &entry.item.raw;
         let mut members = vec![(SERVER_KEY, quote(entry.server.name().as_str()))];
         if let (None, Some(owner)) = (&self.scope.project, &entry.server.spec.owner) {
             members.push((PROJECT_KEY, quote(owner.as_str())));
@@ -512,7 +531,11 @@ impl View {
         }
         let offered = self.entries[kind as usize].iter();
         let same: Vec<&Entry> = offered.filter(|entry| entry.name() == name).collect();
-        Err(refusals::unknown(kind, name, &same))
+        let hint = match same.is_empty() {
+            true => missing::lacking(&self.servers, &self.scope, kind, Some(name)),
+            false => String::new(),
+        };
+        Err(refusals::unknown(kind, name, &same, &hint))
     }
 
     /// Resolves a name that is not an exposed name. `server__tool` always works, so that a name that once needed the
@@ -550,18 +573,6 @@ impl View {
             return None;
         }
         kept().find(|(entry, _)| entry.name() == name).map(found)
-    }
-
-    /// The reason, if the name leads to a tool that is kept back.
-    #[must_use]
-    pub fn kept_back(&self, name: &str) -> Option<String> {
-        match self.meant(ListKind::Tools, name)? {
-            Meant::KeptBack(entry, why) => Some(
-                refusals::kept_back(&self.scope, name, &entry.server, &entry.item.native, why)
-                    .message,
-            ),
-            Meant::Offered(_) => None,
-        }
     }
 
     /// Why this tool of a server is kept back, if it is. `name` is the exposed name, or the name given by the server or
@@ -628,7 +639,9 @@ impl View {
             ));
         }
         if self.is_off(native) {
-            return Err(refusals::unknown(ListKind::Tools, native, &[]));
+            let (servers, scope) = (&self.servers, &self.scope);
+            let hint = missing::lacking(servers, scope, ListKind::Tools, Some(native));
+            return Err(refusals::unknown(ListKind::Tools, native, &[], &hint));
         }
         Ok(None)
     }
@@ -655,7 +668,9 @@ impl View {
                 error::RESOURCE_NOT_FOUND
             };
             let shown: String = exposed.chars().take(200).collect();
-            RpcError::new(code, "Resource not found")
+            let (servers, scope) = (&self.servers, &self.scope);
+            let hint = missing::lacking(servers, scope, ListKind::Resources, None);
+            RpcError::new(code, format!("Resource not found{hint}"))
                 .with_data(format!("{{\"uri\":{}}}", quote(&shown)).into_bytes())
         };
         if self.is_single() {
@@ -729,23 +744,4 @@ fn with_views(tools: &[Entry], single: bool) -> HashSet<Arc<str>> {
     } else {
         HashSet::new()
     }
-}
-
-fn awaited<'s>(servers: &'s [Arc<Server>], scope: &Scope) -> impl Iterator<Item = &'s Arc<Server>> {
-    let is_owned = |server: &&Arc<Server>| server.spec.owner.is_some();
-    let too_many =
-        scope.project.is_none() && servers.iter().filter(is_owned).count() > MAX_WOKEN_SERVERS;
-    servers
-        .iter()
-        .filter(move |server| !too_many || !is_owned(server))
-}
-
-/// Names of disconnected servers whose cached catalog is served, as a JSON array.
-fn stale(servers: &[Arc<Server>], scope: &Scope) -> Option<String> {
-    let names: Vec<String> = servers
-        .iter()
-        .filter(|server| server.is_stale())
-        .map(|server| quote(server.label(scope).0.as_str()))
-        .collect();
-    (!names.is_empty()).then(|| format!("[{}]", names.join(",")))
 }

@@ -14,4 +14,5 @@ mod every;
 mod gateway;
 mod hosted;
 mod life;
+mod lists;
 mod recorded;

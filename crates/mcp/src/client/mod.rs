@@ -209,6 +209,15 @@ impl Client {
         matches!(self.inner.link, Link::Http(_))
     }
 
+    /// Returns true if a legacy server can send messages outside of any call at the moment.
+    #[must_use]
+    pub fn has_stream(&self) -> bool {
+        match &self.inner.link {
+            Link::Duplex(_) => true,
+            Link::Http(link) => link.has_stream(),
+        }
+    }
+
     /// Sends one of the gateway's own requests and waits for the response. `members` are the members of `params`: JSON
     /// text without braces.
     ///

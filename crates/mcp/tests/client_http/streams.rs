@@ -300,3 +300,30 @@ async fn the_event_stream_brings_what_belongs_to_no_call() {
     assert_eq!(frame.method(), "roots/list");
     drop(client);
 }
+
+/// A client knows whether the server can send messages outside of any call.
+#[tokio::test]
+async fn a_server_has_a_stream_or_not() {
+    for has_stream in [false, true] {
+        let open = Arc::new(Mutex::new(Vec::new()));
+        let opened = open.clone();
+        let server = legacy("2025-06-18", move |hit: Hit| {
+            let opened = opened.clone();
+            async move {
+                if hit.method != Method::GET || !has_stream {
+                    return empty(405);
+                }
+                let (sender, reply) = stream();
+                opened.lock().expect("no panic").push(sender);
+                reply
+            }
+        })
+        .await;
+        let (client, _ambient) = soon(server.connect()).await.expect("a legacy server");
+        server.hit(|hit| hit.method == Method::GET).await;
+        if has_stream {
+            crate::server::wait_for(|| client.has_stream().then_some(())).await;
+        }
+        assert_eq!(client.has_stream(), has_stream);
+    }
+}

@@ -335,7 +335,15 @@ impl Servers for Ours {
     }
 
     fn why_missing(&self, name: &str) -> Option<String> {
-        self.gateway.view(&self.scope)?.kept_back(name)
+        let refused = match self.gateway.view(&self.scope)?.tool(name) {
+            Err(refused) => refused.message,
+            // A turn leaves out the tools of servers that are not there, which clients are offered.
+            Ok(route) => {
+                let (server, why) = (route.server.name(), route.server.absence()?);
+                format!("Unknown tool: {name} (server `{server}`: {why})")
+            }
+        };
+        Some(refused)
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {

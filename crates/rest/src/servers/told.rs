@@ -220,6 +220,8 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     }
     told.tools = catalog.list(ListKind::Tools).len();
     told.kept_back = fleet.kept_back(server).len();
+    told.problems = server.problems();
+    told.remarks = server.remarks();
     let disabled = server.disabled_tools();
     told.disabled_tools = disabled.iter().map(ToString::to_string).collect();
     told.one_session_at_a_time = server.takes_turns();

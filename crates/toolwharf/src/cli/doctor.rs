@@ -490,7 +490,7 @@ async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
     for project in projects.rows.into_iter().filter(|project| project.enabled) {
         let id = ProjectId::parse(&project.id)?;
         for one in all_servers(api, Some(&id)).await? {
-            if one.declared == "project" && one.reason.is_some() {
+            if one.declared == "project" && (one.reason.is_some() || !one.problems.is_empty()) {
                 server(api, &one, None, findings).await;
             }
         }
@@ -537,22 +537,33 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
             );
         }
     }
+    for problem in &server.problems {
+        findings.warning(
+            format!("server {whose}: {problem}"),
+            format!(
+                "report it to the author of the server; `toolwharf events {name}` shows its history"
+            ),
+        );
+    }
     match server.status.as_str() {
         // If a server does not run, the reason found on this machine is more helpful than its state.
         status if here.is_some() && !matches!(status, "running" | "starting" | "disabled") => {
             findings.0.extend(here);
         }
-        "running" => findings.ok(format!(
-            "server {whose} is running, {}",
-            tools(server.tools)
-        )),
+        "running" => {
+            let tools = tools(server.tools);
+            findings.ok(format!("server {whose} is running, {tools}"));
+        }
         "disabled" => findings.ok(format!("server {whose} is disabled")),
         "stopped" => findings.ok(format!("server {whose} is stopped")),
         "idle" if server.reason.is_none() => {
             findings.ok(format!("server {whose} starts at its first use"));
         }
         "starting" | "restarting" | "stopping" => findings.warning(
-            format!("server {whose} is still {}", server.status),
+            format!(
+                "server {whose} is still {}: what it offers may be missing from the lists",
+                server.status
+            ),
             format!("check again later; `toolwharf logs -f {name}` shows its output"),
         ),
         status => {

@@ -18,6 +18,8 @@ const HEAD: [&str; 10] = [
     "NOTE",
 ];
 
+/// Number of problems and remarks in the note of a server.
+const MAX_NOTED: usize = 8;
 /// Index of the project column.
 const PROJECT_COLUMN: usize = 1;
 
@@ -47,6 +49,12 @@ fn cells(server: &Server) -> Vec<String> {
     if server.kept_back > 0 {
         let kept = tools(server.kept_back);
         notes.push(format!("{kept} kept back (`tools ls` shows why)"));
+    }
+    let lacks = server.problems.iter().chain(&server.remarks);
+    notes.extend(lacks.take(MAX_NOTED).map(|one| print::short(one, 120)));
+    let more = (server.problems.len() + server.remarks.len()).saturating_sub(MAX_NOTED);
+    if more > 0 {
+        notes.push(format!("{more} more (`get {}` shows them)", server.name));
     }
     vec![
         server.name.clone(),
@@ -152,6 +160,8 @@ pub(super) fn fields(server: &Server) -> String {
         ("tools", server.tools.to_string()),
         ("disabled tools", list(&server.disabled_tools)),
         ("kept back", unless_zero(server.kept_back, tools)),
+        ("problems", server.problems.join("; ")),
+        ("remarks", server.remarks.join("; ")),
         (
             "calls",
             format!(

@@ -1,5 +1,6 @@
 //! `tools`: lists and shows tools. The other commands are in [`call`], [`approvals`] and [`tool_settings`].
 
+use crate::cli::reach::all_servers;
 use crate::cli::tool_lookup::find;
 use crate::cli::tool_lookup::of;
 use std::collections::BTreeMap;
@@ -8,7 +9,10 @@ use api::{Tool, Tools};
 use model::{ProjectId, ServerName};
 use serde_json::Value;
 
-use super::{Context, Output, approvals, call, names, print, shown, tool_settings};
+use super::{
+    Context, Output, approvals, call, http::Api, names, print, servers::said_name, shown,
+    tool_settings,
+};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -101,8 +105,28 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         );
     }
     say_kept_back(&tools.tools);
+    say_problems(&api, &args).await?;
     let head = ["NAME", "SERVER/TOOL", "STATE", "DESCRIPTION"];
     print::data(&print::table(head, tools.tools.iter().map(cells)))
+}
+
+/// Prints why tools may be missing from the list.
+async fn say_problems(api: &Api, args: &ListArgs) -> anyhow::Result<()> {
+    let servers = all_servers(api, args.project.as_ref()).await?;
+    let wanted = |server: &&api::Server| {
+        let only = args.server.as_ref();
+        only.is_none_or(|name| name.as_str() == server.name)
+    };
+    for server in servers.iter().filter(wanted) {
+        for problem in &server.problems {
+            eprintln!(
+                "server {}: {}",
+                said_name(server),
+                print::printable(problem)
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Prints, for each server, the number of tools that are kept back, or that changed and are offered anyway.

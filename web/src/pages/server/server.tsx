@@ -5,7 +5,7 @@ import { lazy, Suspense, useState, type ReactNode } from "react";
 
 import { useChange, type Server } from "@/api/client";
 import { remove, server as serverQuery } from "@/api/queries";
-import { ago, bytes, count, cx, duration, moment } from "@/lib";
+import { ago, bytes, count, cx, duration, moment, plural } from "@/lib";
 import { useNow, useTitle } from "@/ui/media";
 import { Crumbs, Tabs, type Tab } from "@/ui/navigation";
 import { Confirm, Menu, toast } from "@/ui/overlay";
@@ -103,7 +103,7 @@ function Trouble({ server }: { server: Server }) {
   const hue = tone(server.status);
   const crash = server.last_crash;
   const bad = hue === "bad" || hue === "warn";
-  if (!bad && !server.kept_back && !server.notices?.length) return null;
+  if (!bad && !server.kept_back && !server.notices?.length && !server.problems?.length && !server.remarks?.length) return null;
   return (
     <div className="flex flex-col gap-2 px-4 pb-3 md:px-6">
       {bad && server.reason && (
@@ -117,6 +117,17 @@ function Trouble({ server }: { server: Server }) {
             <strong className="font-medium">{crash.cause}</strong> <span className="text-faint">· {ago(crash.at)}</span>
           </summary>
           {crash.stderr && <pre className="max-h-56 overflow-auto border-t bg-raised px-3 py-2 text-xs leading-5 whitespace-pre-wrap break-all">{crash.stderr}</pre>}
+        </details>
+      )}
+      {!!server.problems?.length && (
+        <Notice tone="warn">
+          <ul>{server.problems.map((problem) => <li key={problem} className="break-words">{problem}</li>)}</ul>
+        </Notice>
+      )}
+      {!!server.remarks?.length && (
+        <details className="overflow-hidden rounded-md border bg-panel">
+          <summary className="px-3 py-2 text-sm">{plural(server.remarks.length, "remark")}</summary>
+          <ul className="border-t px-3 py-2 text-xs text-muted">{server.remarks.map((remark) => <li key={remark} className="break-words">{remark}</li>)}</ul>
         </details>
       )}
       {!!server.kept_back && (

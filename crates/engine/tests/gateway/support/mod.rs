@@ -246,7 +246,7 @@ impl World {
         self.client_of(era, scope).await
     }
 
-    async fn client_of(&self, era: Era, scope: Scope) -> Client {
+    pub(crate) async fn client_of(&self, era: Era, scope: Scope) -> Client {
         Client::new(era, &self.gateway, scope, &self.tasks).await
     }
 

@@ -30,6 +30,14 @@ pub(crate) struct Script {
     pub(crate) refusals: u32,
     /// The description of the server's tools.
     pub(crate) description: &'static str,
+    /// Definitions listed after its own, by list (`tools`, `resourceTemplates`, …).
+    pub(crate) definitions: HashMap<&'static str, Vec<Value>>,
+    /// The error that it answers to a method.
+    pub(crate) failing: HashMap<&'static str, &'static str>,
+    /// It declares `listChanged`.
+    pub(crate) reports_changes: bool,
+    /// It declares no tools.
+    pub(crate) has_no_tools: bool,
     /// Why the server cannot be started as configured.
     pub(crate) refused: Option<String>,
     /// Time from the launch to the handshake response.
@@ -97,6 +105,10 @@ impl Default for Script {
             prompts: Vec::new(),
             refusals: 0,
             description: "",
+            definitions: HashMap::new(),
+            failing: HashMap::new(),
+            reports_changes: true,
+            has_no_tools: false,
             refused: None,
             start_delay: Duration::ZERO,
             dies_at_start: None,
@@ -426,6 +438,15 @@ impl Instance {
     fn request(&self, method: &str, id: Value, params: &Value) -> Option<Work> {
         let script = self.script();
         let is_modern = script.era == Era::Modern;
+        if let Some(why) = script.failing.get(method) {
+            self.fail(&id, &json!({ "code": -32603, "message": why }));
+            return None;
+        }
+        let more = |list: &str, mut listed: Vec<Value>| {
+            let more = script.definitions.get(list);
+            listed.extend(more.into_iter().flatten().cloned());
+            json!({ list: listed })
+        };
         let answer = match method {
             "initialize" if !is_modern => return Some(self.introduce(id, &script)),
             "server/discover" if is_modern => return Some(self.introduce(id, &script)),
@@ -451,15 +472,18 @@ impl Instance {
                     }
                     tool
                 };
-                json!({ "tools": script.tools.iter().map(tool).collect::<Vec<_>>() })
+                more("tools", script.tools.iter().map(tool).collect())
             }
             "resources/list" => {
                 let resource = |uri: &String| json!({ "uri": uri, "name": uri });
-                json!({ "resources": script.resources.iter().map(resource).collect::<Vec<_>>() })
+                more("resources", script.resources.iter().map(resource).collect())
             }
             "prompts/list" => {
                 let prompt = |name: &String| json!({ "name": name });
-                json!({ "prompts": script.prompts.iter().map(prompt).collect::<Vec<_>>() })
+                more("prompts", script.prompts.iter().map(prompt).collect())
+            }
+            "resources/templates/list" if script.definitions.contains_key("resourceTemplates") => {
+                more("resourceTemplates", Vec::new())
             }
             "resources/read" => {
                 json!({ "contents": [{ "uri": params["uri"], "text": "what is in it" }] })
@@ -483,7 +507,11 @@ impl Instance {
 
     /// Answers the handshake.
     fn introduce(&self, id: Value, script: &Script) -> Work {
-        let mut capabilities = json!({ "tools": { "listChanged": true }, "logging": {} });
+        let changes = script.reports_changes;
+        let mut capabilities = json!({ "logging": {} });
+        if !script.has_no_tools {
+            capabilities["tools"] = json!({ "listChanged": changes });
+        }
         if !script.resources.is_empty() {
             capabilities["resources"] = json!({ "listChanged": true, "subscribe": true });
         }

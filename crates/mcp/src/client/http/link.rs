@@ -300,6 +300,11 @@ impl HttpLink {
         .await;
     }
 
+    /// Returns true if the server's own stream is open.
+    pub(in crate::client) fn has_stream(&self) -> bool {
+        self.core().stream.is_open.load(Ordering::Relaxed)
+    }
+
     pub(in crate::client) fn stray_answers(&self) -> u64 {
         self.core().stray.load(Ordering::Relaxed)
     }
