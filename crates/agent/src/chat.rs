@@ -5,7 +5,7 @@
 //! gets a result on every exit path, including a drop ([`Batch`]). The record of a run is closed on every exit path
 //! ([`OpenRun`]).
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use futures_util::{StreamExt as _, stream};
 
@@ -21,6 +21,7 @@ use crate::{
     message::{Block, Message, UserMessage},
     outcome::{SCHEME, cut, head, text_of},
     questions::Questions,
+    servers::ServersError,
     tool_names::ToolNames,
     tools::{Called, Person, Tools, recorded, written},
 };
@@ -43,8 +44,7 @@ pub(crate) async fn run(
     let mut said = message
         .into_blocks()
         .map_err(|why| (ErrorKind::Conversation, why))?;
-    let registry = agent
-        .registry()
+    let registry = registry(agent, out)
         .await
         .map_err(|error| (ErrorKind::Servers, error.to_string()))?;
     let limit = agent.config.conversation_bytes;
@@ -90,6 +90,18 @@ pub(crate) async fn run(
     run.finish(ended.as_ref().err().map(|(_, why)| why.as_str()))
         .await;
     ended
+}
+
+/// The tools for the turn. If they take long, the client is told which servers it waits for.
+async fn registry(agent: &Agent, out: &Out) -> Result<ToolNames, ServersError> {
+    let mut getting = pin!(agent.registry());
+    let patience = agent.config.quiet_wait;
+    if let Ok(registry) = tokio::time::timeout(patience, &mut getting).await {
+        return registry;
+    }
+    let servers = agent.servers.starting();
+    out.emit(ChatEvent::WaitingForServers { servers }).await;
+    getting.await
 }
 
 fn full(error: Full) -> (ErrorKind, String) {

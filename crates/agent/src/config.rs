@@ -20,6 +20,8 @@ pub struct Config {
     pub parallel_calls: usize,
     /// Timeout for starting the servers.
     pub start_timeout: Duration,
+    /// Time for which a turn waits for servers without saying so.
+    pub quiet_wait: Duration,
     /// Timeout for a tool call.
     pub tool_timeout: Duration,
     /// Timeout for the user's answer to a server's question. After it, the question is cancelled.
@@ -46,6 +48,7 @@ impl Config {
             max_turns: 20,
             parallel_calls: 8,
             start_timeout: Duration::from_secs(300),
+            quiet_wait: Duration::from_secs(2),
             tool_timeout: Duration::from_secs(300),
             answer_timeout: Duration::from_secs(600),
             preview_bytes: 20_000,

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use model::ServerName;
+
 use crate::{raw::Raw, servers::Missing};
 
 /// One event. Its JSON has a `type`.
@@ -11,6 +13,9 @@ use crate::{raw::Raw, servers::Missing};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ChatEvent {
+    /// The turn has not begun yet, because it waits for these servers, which are starting. Sent before
+    /// [`ChatEvent::Started`], at most once.
+    WaitingForServers { servers: Vec<ServerName> },
     /// The run is recorded under this id.
     Started { run: String },
     /// The tools of these servers are not available in this turn.

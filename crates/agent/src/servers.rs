@@ -28,6 +28,11 @@ pub trait Servers: Send + Sync {
     /// The tools cannot be determined. The chat ends with the message.
     fn tools(&self) -> BoxFuture<'_, Result<Offer, ServersError>>;
 
+    /// The servers that [`Servers::start`] or [`Servers::tools`] are waiting for.
+    fn starting(&self) -> Vec<ServerName> {
+        Vec::new()
+    }
+
     /// Calls a tool and records the call. Dropping the future cancels the call at its server.
     ///
     /// # Errors

@@ -147,6 +147,7 @@ impl Hosting {
         let mut secrets: HashMap<ProjectId, Secrets> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
         let mut crashes = self.crashes().await?;
+        let states = self.store.registration_left_all().await?;
         let resting = self.resting(&rows).await?;
         let mut sealed = self.sealed(&rows).await?;
         for row in &rows {
@@ -189,7 +190,7 @@ impl Hosting {
                     spec.secrets.0.extend(evident(&row.config));
                     known.hold_back(&mut spec, &row.config);
                     spec.resolve_login(&self.gateway.settings().logins);
-                    hosted.push((spec, left(row, &mut crashes)));
+                    hosted.push((spec, left(row, &states, &mut crashes)));
                 }
                 Err(wrong) => {
                     tracing::error!(server = %row.name, id = row.id, "cannot host the server: {}", join(&wrong));
@@ -547,9 +548,13 @@ fn join(wrong: &[Wrong]) -> String {
 }
 
 /// The state in which an earlier run left a server, if it ever ran.
-fn left(row: &RegistrationRow, crashes: &mut HashMap<String, Crash>) -> Option<Left> {
+fn left(
+    row: &RegistrationRow,
+    states: &HashMap<String, String>,
+    crashes: &mut HashMap<String, Crash>,
+) -> Option<Left> {
     Some(Left {
-        last: Last::from_word(&row.status)?,
+        last: Last::from_word(states.get(&row.id)?)?,
         crash: crashes.remove(&row.id),
     })
 }

@@ -9,6 +9,7 @@ pub(crate) mod connection;
 pub(crate) mod gate;
 pub(crate) mod launch;
 pub(crate) mod logins;
+pub(crate) mod patience;
 pub(crate) mod place;
 mod problems;
 pub(crate) mod progress;

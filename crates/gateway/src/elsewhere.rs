@@ -79,10 +79,10 @@ impl Leases {
             return Ok(None);
         }
         let left = Box::pin(self.store.registration_left(id)).await;
-        let (status, home) = left.map_err(|error| error.to_string())?;
+        let (left, home) = left.map_err(|error| error.to_string())?;
         let home = home.filter(|home| home.installation != self.home.installation);
         let restart = server.restart.unwrap_or_default();
-        let last = Last::from_word(&status).filter(|last| !last.starts_again(restart));
+        let last = Last::from_word(&left).filter(|last| !last.starts_again(restart));
         Ok(match last {
             Some(Last::ByHand) => {
                 Some("it was stopped by hand; `toolwharf start` starts it".into())
@@ -209,9 +209,8 @@ impl Gate for Leases {
     }
 }
 
-/// The stored statuses of servers that should run, and of servers that were stopped.
+/// The stored status of servers that should run.
 const REGISTERED: &str = "registered";
-const STOPPED: &str = "stopped";
 /// Path prefix of orders. The order and the server's id follow.
 const ORDERS_PREFIX: &str = "/order/";
 /// Timeout for an order to be accepted. An order that takes longer is still carried out.
@@ -401,14 +400,16 @@ impl HttpGateway {
         if let Some(id) = registered.filter(|_| order != Command::Stop) {
             // The new status allows any replica that takes the lease to start the server.
             let store = self.projects.store();
-            let asked = Box::pin(store.registration_set_status(id, REGISTERED)).await;
+            let asked = store.registration_set_status(id, REGISTERED, REGISTERED);
+            let asked = Box::pin(asked).await;
             asked.map_err(|error| error.to_string())?;
         }
         follow(server, order).await?;
         if let Some(id) = registered.filter(|_| order == Command::Stop) {
             // The status is stored even if no replica ran the server.
             let store = self.projects.store();
-            let stopped = Box::pin(store.registration_set_status(id, STOPPED)).await;
+            let by_hand = Last::ByHand.word();
+            let stopped = Box::pin(store.registration_set_status(id, by_hand, by_hand)).await;
             stopped.map_err(|error| error.to_string())?;
         }
         Ok(())

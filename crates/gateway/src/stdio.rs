@@ -38,6 +38,7 @@ pub async fn run(
     output: impl AsyncWrite + Unpin,
 ) {
     let session = Session::new(caller, CLIENT_QUEUE_BOUNDS);
+    let _open = session.hold_open();
     let registration = gateway.attach(scope.clone(), &session);
     let writing = write(session.outbox(), output);
     let reading = async {

@@ -55,8 +55,8 @@ pub struct State {
     /// Consecutive failed starts.
     failures: u32,
     last: Last,
-    /// The word of the last [`Action::Save`].
-    saved: &'static str,
+    /// The content of the last [`Action::Save`].
+    saved: Option<Saved>,
     restarts: u64,
     /// The last reported reason for being blocked.
     told: Option<String>,
@@ -124,6 +124,15 @@ pub enum Last {
     Failed,
 }
 
+/// What the database knows about a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The current state, for people and other programs.
+    pub status: &'static str,
+    /// The state for the next [`Event::Boot`]. The end of the gateway does not change it.
+    pub last: Last,
+}
+
 /// The cause of the end of an instance or connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -158,7 +167,8 @@ pub enum Event {
     /// Nothing runs any longer: the instance exited on its own, or it did not become ready and was removed.
     Ended {
         cause: Cause,
-        /// True if the instance had answered the initial requests since its launch.
+        /// True if the instance had answered the handshake. Then its end is no failed start, even if its lists were not
+        /// loaded yet.
         answered: bool,
     },
     /// Nothing runs: the server cannot be started, and waiting alone does not change that.
@@ -198,8 +208,8 @@ pub enum Action {
         at: Instant,
     },
     CancelTimer,
-    /// Remember this word for the next [`Event::Boot`]. It is the first action, because later ones may be interrupted.
-    Save(&'static str),
+    /// Store this. Comes first, since later actions may be cut short.
+    Save(Saved),
     /// Log this note, and record it as an event of the server.
     Record(Note),
     /// There will be no further actions.
@@ -263,9 +273,9 @@ pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
         mut actions,
         ..
     } = step;
-    if let Some(word) = state.word_to_save() {
-        state.saved = word;
-        actions.insert(0, Action::Save(word));
+    if let Some(saved) = state.to_save() {
+        state.saved = Some(saved);
+        actions.insert(0, Action::Save(saved));
     }
     match state.timer() {
         now if now == timer => {}
@@ -520,7 +530,7 @@ impl Step {
             self.state.last = left.0;
             return left.1;
         }
-        if matches!(self.state.phase, Phase::Starting { .. }) {
+        if matches!(self.state.phase, Phase::Starting { .. }) && !answered {
             self.state.failures = self.state.failures.saturating_add(1);
         }
         let failures = self.state.failures;
@@ -594,7 +604,7 @@ impl State {
             ladder: Ladder::new(seed),
             failures: 0,
             last: Last::ByHand,
-            saved: "",
+            saved: None,
             restarts: 0,
             told: None,
         }
@@ -667,21 +677,27 @@ impl State {
         })
     }
 
-    /// The word to save for the next [`Event::Boot`], if it has changed.
-    fn word_to_save(&self) -> Option<&'static str> {
-        let word = match (self.last, self.phase) {
-            (Last::Up, Phase::Starting { .. } | Phase::Restarting) => "starting",
-            (Last::Up, Phase::Running { .. } | Phase::Unresponsive) => "ready",
-            (Last::Up, Phase::Backoff { .. } | Phase::Unavailable { .. }) => "backoff",
-            (Last::Up, Phase::Blocked { .. }) => "blocked",
-            (Last::Up, _) if Last::from_word(self.saved) == Some(Last::Up) => self.saved,
-            (Last::Up, _) => "starting",
-            (Last::ByHand, Phase::Idle) => self.saved,
-            (Last::ByHand, _) => "stopped",
-            (Last::Finished, _) => "exited",
-            (Last::Failed, _) => "failed",
+    /// What to save, if it has changed.
+    fn to_save(&self) -> Option<Saved> {
+        if self.is_new() {
+            return None;
+        }
+        let status = match self.phase {
+            Phase::Idle => "idle",
+            Phase::Starting { .. } | Phase::Restarting => "starting",
+            Phase::Running { .. } => "ready",
+            Phase::Unresponsive => "unresponsive",
+            Phase::Backoff { .. } | Phase::Unavailable { .. } => "backoff",
+            Phase::Blocked { .. } => "blocked",
+            Phase::Stopping | Phase::Parting | Phase::Ending => "stopping",
+            Phase::Unknown { .. } => "unknown",
+            Phase::Stopped | Phase::Failed | Phase::Over => match self.last {
+                Last::Up => Last::ByHand.word(),
+                last => last.word(),
+            },
         };
-        (word != self.saved).then_some(word)
+        let last = self.last;
+        Some(Saved { status, last }).filter(|saved| self.saved != Some(*saved))
     }
 }
 
@@ -697,7 +713,18 @@ impl Last {
         }
     }
 
-    /// The state for a saved word. `None` if no state was saved.
+    /// The word for [`Last::from_word`].
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Up => "ready",
+            Self::ByHand => "stopped",
+            Self::Finished => "exited",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// The state for a saved word, or for a status that an earlier version saved. `None` if no state was saved.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         match word {

@@ -62,7 +62,8 @@ pub struct ServerSpec {
     pub max_concurrency: Option<NonZeroU32>,
     /// Wall time of a call, including queueing.
     pub call_timeout: Duration,
-    /// Wall time from launch to a completed handshake.
+    /// Wall time from launch to a completed handshake. A launched server that writes to its stderr gets more: see
+    /// [`ServerSpec::longest_start`].
     pub start_timeout: Duration,
     pub disabled_tools: BTreeSet<NativeName>,
     /// The projects that see the server. If empty: all projects that see servers of the configuration file.
@@ -105,6 +106,19 @@ impl ServerSpec {
     pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(30);
     /// Long, because `uvx` and `npx` may have to install the server first.
     pub const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// A start with signs of life may take this many times the start timeout,
+    const MAX_START_TIMEOUTS: u32 = 10;
+    /// and this long, unless the start timeout itself is longer.
+    const MAX_START: Duration = Duration::from_secs(600);
+
+    /// Wall time from launch to a completed handshake of a server that shows signs of life: no [`Self::start_timeout`]
+    /// passes without output on its stderr.
+    #[must_use]
+    pub fn longest_start(&self) -> Duration {
+        let extended = self.start_timeout.saturating_mul(Self::MAX_START_TIMEOUTS);
+        extended.min(Self::MAX_START).max(self.start_timeout)
+    }
 
     /// An enabled server with default options.
     #[must_use]

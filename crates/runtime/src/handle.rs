@@ -178,6 +178,12 @@ impl Handle {
         self.shared().log.tail()
     }
 
+    /// When its last output on stderr arrived.
+    #[must_use]
+    pub fn last_output(&self) -> Option<Instant> {
+        self.shared().log.last_output()
+    }
+
     /// Returns a function that adds lines to the instance's stderr. The function does not keep the instance alive.
     pub fn note(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let shared = Arc::clone(&self.0.0);

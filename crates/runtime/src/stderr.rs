@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 
 const TAIL_BYTES: usize = 64 << 10;
 /// The tail is also limited in lines, because short lines need more memory than their bytes.
@@ -32,6 +33,7 @@ struct State {
     followers: Option<broadcast::Sender<Arc<str>>>,
     /// True after the instance has ended.
     is_closed: bool,
+    last_output: Option<Instant>,
 }
 
 impl Log {
@@ -41,11 +43,17 @@ impl Log {
             bytes: 0,
             followers: None,
             is_closed: false,
+            last_output: None,
         }))
     }
 
     pub(crate) fn tail(&self) -> String {
         self.0.lock().text()
+    }
+
+    /// When the last output arrived, including incomplete lines such as a progress bar.
+    pub(crate) fn last_output(&self) -> Option<Instant> {
+        self.0.lock().last_output
     }
 
     /// Returns the tail and a reader for later lines.
@@ -79,6 +87,7 @@ impl Log {
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut splitter = Splitter::default();
         while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+            self.0.lock().last_output = Some(Instant::now());
             splitter.push(&chunk[..count], |line| self.push(line));
         }
         splitter.finish(|line| self.push(line));
@@ -93,6 +102,7 @@ impl Log {
 
     pub fn push(&self, line: Arc<str>) {
         let mut state = self.0.lock();
+        state.last_output = Some(Instant::now());
         state.bytes += line.len() + 1;
         state.tail.push_back(Arc::clone(&line));
         while state.bytes > TAIL_BYTES || state.tail.len() > TAIL_LINES {
@@ -234,6 +244,15 @@ mod tests {
         let tail = log.tail();
         assert!(tail.len() <= TAIL_BYTES && tail.len() > TAIL_BYTES - 2 * MAX_LINE_BYTES);
         assert!(tail.lines().all(|kept| kept == &*line));
+    }
+
+    /// Progress bars end with a carriage return.
+    #[tokio::test(start_paused = true)]
+    async fn half_a_line_is_output() {
+        let log = Log::new();
+        assert_eq!(log.last_output(), None);
+        log.fill(&b"10 %\r"[..]).await;
+        assert_eq!(log.last_output(), Some(Instant::now()));
     }
 
     #[tokio::test]

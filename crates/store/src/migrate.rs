@@ -65,6 +65,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0015_tickets" 12,
     "0016_changes_of_projects" 12,
     "0017_bound_clients" 12,
+    "0018_left" 12,
 ];
 
 /// The first version whose migration records `needs`.

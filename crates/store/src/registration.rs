@@ -3,6 +3,8 @@
 //! Rows of other kinds belong to other programs and are neither read nor changed here. The events of a hosted server
 //! are in `event`, under the server's id.
 
+use std::collections::HashMap;
+
 use model::{ProjectId, ServerName};
 use serde::Serialize;
 use serde_json::Value;
@@ -141,21 +143,45 @@ impl Store {
         row.ok_or_else(|| Error::not_found(KIND, id))
     }
 
-    /// Records the status of a hosted server. This does not count as a change: `updated_at` stays.
+    /// Records the status of a hosted server, and the state `left` for the next start of the gateway. This does not
+    /// count as a change: `updated_at` stays.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the server does not exist.
-    pub async fn registration_set_status(&self, id: &str, status: &str) -> Result<()> {
+    pub async fn registration_set_status(&self, id: &str, status: &str, left: &str) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
         let changed = execute!(
-            self.pool.write().await?,
+            tx,
             "UPDATE kb.agent_workspaces SET status = $2 WHERE id = $1 AND container_type = 'mcp_server'",
             Key(id),
             Text(status),
         )?;
-        Error::unless_found(changed, KIND, id)
+        Error::unless_found(changed, KIND, id)?;
+        execute!(
+            tx,
+            "INSERT INTO kb.toolwharf_left (server, status, state) VALUES ($1, $2, $3)
+             ON CONFLICT (server) DO UPDATE SET status = excluded.status, state = excluded.state",
+            Key(id),
+            Text(status),
+            Text(left),
+        )?;
+        tx.commit().await
     }
 
-    /// The last recorded status of a hosted server, and the location of its volumes if they are tied to a host (`None`:
+    /// The states in which hosted servers were left, by id.
+    pub async fn registration_left_all(&self) -> Result<HashMap<String, String>> {
+        let left = rows!(
+            self.pool.read().await?,
+            (String, String),
+            "SELECT w.id, COALESCE(l.state, w.status)
+             FROM kb.agent_workspaces AS w
+             LEFT JOIN kb.toolwharf_left AS l ON l.server = w.id AND l.status = w.status
+             WHERE w.container_type = 'mcp_server'",
+        )?;
+        Ok(left.into_iter().collect())
+    }
+
+    /// The state in which a hosted server was left, and the location of its volumes if they are tied to a host (`None`:
     /// not set).
     ///
     /// # Errors
@@ -165,17 +191,19 @@ impl Store {
         let row = row!(
             conn,
             (String, Option<String>, Option<String>),
-            "SELECT w.status, h.installation, h.host
-             FROM kb.agent_workspaces AS w LEFT JOIN kb.toolwharf_homes AS h ON h.server = w.id
+            "SELECT COALESCE(l.state, w.status), h.installation, h.host
+             FROM kb.agent_workspaces AS w
+             LEFT JOIN kb.toolwharf_left AS l ON l.server = w.id AND l.status = w.status
+             LEFT JOIN kb.toolwharf_homes AS h ON h.server = w.id
              WHERE w.id = $1 AND w.container_type = 'mcp_server'",
             Key(id),
         )?;
-        let (status, installation, host) = row.ok_or_else(|| Error::not_found(KIND, id))?;
+        let (left, installation, host) = row.ok_or_else(|| Error::not_found(KIND, id))?;
         let home = installation.map(|installation| Home {
             installation,
             host: host.unwrap_or_default(),
         });
-        Ok((status, home))
+        Ok((left, home))
     }
 
     /// Sets the location of a hosted server's volumes unless it is already set. Returns the stored location.

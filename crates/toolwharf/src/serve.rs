@@ -454,8 +454,7 @@ impl Parts {
             let until = (by - MIN_GRACE).min(Instant::now() + drain);
             let _ = tokio::time::timeout_at(until, self.front.leave()).await;
         }
-        let left = (by - MIN_GRACE).saturating_duration_since(Instant::now());
-        if self.agents.stop(drain.min(left)).await > 0 {
+        if self.agents.stop().await > 0 {
             // Clients get time to receive the last events of the stopped chats.
             let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, connections.wait()).await;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Gateway, LEGACY, Setup, checks, gone, noted, rpc, says, scripted, tools, with};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, wait_for};
+use testkit::{DEADLINE, Peer, RawClient, wait_for};
 
 /// Returns the lines that servers recorded, in words.
 fn started(notes: &std::path::Path) -> Vec<Vec<String>> {
@@ -125,6 +125,24 @@ async fn session_sharing_gives_each_session_its_own_instance() {
     })
     .await;
     gone(&pids[..1], false, Duration::from_secs(2)).await;
+}
+
+/// A client that vanished without ending its session does not keep others out. If it was only idle, it gets 404 and
+/// initialises again.
+#[tokio::test]
+async fn session_sharing_does_not_wait_for_abandoned_sessions() {
+    let gateway = own_instances(1).await;
+    let called = async |client: &RawClient| {
+        let answer = client.post(rpc::call(2, "pid", json!({}))).await;
+        answer.status
+    };
+    let abandoned = rpc::session(gateway.client(), LEGACY).await;
+    assert_eq!(called(&abandoned).await, 200);
+    let next = rpc::session(gateway.client(), LEGACY).await;
+    assert_eq!(called(&next).await, 200);
+    assert_eq!(called(&abandoned).await, 404);
+    let again = rpc::session(gateway.client(), LEGACY).await;
+    assert_eq!(called(&again).await, 200);
 }
 
 /// A session that ends stops its instance and makes room.

@@ -1,14 +1,14 @@
 //! Servers of a chat: starting them, stopping them, and turns while some of them are unavailable.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
-use agent::{ChatEvent, Conversation, ErrorKind, ledger::RunStatus};
+use agent::{ChatEvent, Config, Conversation, ErrorKind, ledger::RunStatus};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use testkit::llm::{expecting, says, turns};
 
 use super::support::{hanging, recipes};
-use crate::shared::{said, set, within};
+use crate::shared::{said, set, set_with, within};
 
 #[tokio::test]
 async fn a12_racing_first_chats_start_the_servers_once_and_a_failed_start_is_tried_again() {
@@ -30,6 +30,24 @@ async fn a12_racing_first_chats_start_the_servers_once_and_a_failed_start_is_tri
         "{ended:#?}"
     );
     assert_eq!(set.servers.starts.load(Ordering::SeqCst), 2);
+}
+
+/// A first chat that waits for its servers says so before it begins.
+#[tokio::test]
+async fn a12_a_first_chat_that_waits_for_servers_says_so() {
+    let quick = |config: &mut Config| config.quiet_wait = Duration::ZERO;
+    let mut set = set_with(&turns(&[says("hi")]), recipes(), quick, vec![]).await;
+    let servers = set.servers.clone();
+    let closed = servers.gate.lock().await;
+    let mut stream = set.agent.chat(&mut set.conversation, "hello");
+    let first = within("the first event", stream.next()).await;
+    let first = serde_json::to_value(first).expect("JSON");
+    let waiting = json!({ "type": "waiting_for_servers", "servers": ["alpha"] });
+    assert_eq!(first, waiting);
+    drop(closed);
+    let rest: Vec<ChatEvent> = within("the turn", stream.collect()).await;
+    assert!(matches!(rest[0], ChatEvent::Started { .. }), "{rest:?}");
+    assert_eq!(said(&rest), "hi");
 }
 
 #[tokio::test]

@@ -69,6 +69,8 @@ pub(crate) struct TestServers {
     /// Number of starts that fail before one succeeds.
     pub(crate) failing_starts: AtomicUsize,
     pub(crate) stops: AtomicUsize,
+    /// While this is locked, starts wait.
+    pub(crate) gate: tokio::sync::Mutex<()>,
     /// Servers that are unavailable.
     pub(crate) missing: Mutex<Vec<Missing>>,
     pub(crate) calls: Mutex<Vec<ServerCall>>,
@@ -147,6 +149,7 @@ impl Servers for TestServers {
         Box::pin(async {
             let before = self.starts.fetch_add(1, Ordering::SeqCst);
             tokio::task::yield_now().await;
+            drop(self.gate.lock().await);
             match before < self.failing_starts.load(Ordering::SeqCst) {
                 true => Err(ServersError(
                     "the server `alpha` cannot be started".to_owned(),
@@ -163,6 +166,10 @@ impl Servers for TestServers {
         let tools = self.tools.iter().map(|(tool, _)| tool.clone());
         let tools = tools.filter(is_there).collect();
         Box::pin(async { Ok(Offer { tools, missing }) })
+    }
+
+    fn starting(&self) -> Vec<ServerName> {
+        vec![server_name("alpha")]
     }
 
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Answered> {

@@ -183,6 +183,18 @@ impl Hub {
         }
     }
 
+    /// Returns whether a client of the principal has a stream open: a session's, or `subscriptions/listen`.
+    #[must_use]
+    pub fn has_open_stream(&self, principal: &str) -> bool {
+        let listeners = self.listeners.read();
+        let is_open = |listener: &Arc<Listener>| {
+            let session = listener.session.as_ref();
+            *listener.principal == *principal && session.is_none_or(|session| session.is_in_use())
+        };
+        listeners.values().any(is_open)
+    }
+
+    /// Number of listeners.
     #[must_use]
     pub fn len(&self) -> usize {
         self.listeners.read().len()

@@ -13,6 +13,7 @@ use crate::{
     server::{
         Server,
         gate::{Held, RemoteReplica, Runs},
+        launch::StartError,
     },
     shared::Shared,
 };
@@ -55,7 +56,15 @@ impl Server {
         mut stop: watch::Receiver<Option<Duration>>,
     ) -> Event {
         let capabilities = shared.shared_capabilities();
-        let reaching = shared.connect.reach(&self.spec, place, &capabilities);
+        // Callers do not wait longer than they were promised for a gateway that does not respond.
+        let moves_until = self.known.status().moves_until;
+        let moves_until = moves_until.filter(|until| *until > launched);
+        let until = moves_until.unwrap_or(launched + MOVE_WAIT);
+        let reaching = async {
+            let reaching = shared.connect.reach(&self.spec, place, &capabilities);
+            let reached = tokio::time::timeout_at(until, reaching).await;
+            reached.unwrap_or_else(|_| Err(StartError::new("it does not respond")))
+        };
         let reached = tokio::select! {
             biased;
             _ = asked(&mut stop) => return Event::Stopped,

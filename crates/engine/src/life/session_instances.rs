@@ -57,7 +57,16 @@ pub(crate) async fn instance(
             ambient,
         ));
     };
-    started(shared, server, &holder, whose, &capabilities, begin).await
+    started(
+        shared,
+        server,
+        &holder,
+        Some(session),
+        whose,
+        &capabilities,
+        begin,
+    )
+    .await
 }
 
 /// The instance of a caller, for a server with a sign-in per caller. Started if needed.
@@ -76,13 +85,23 @@ pub(crate) async fn of_principal(
             ambient,
         ));
     };
-    started(shared, server, &holder, principal, &capabilities, begin).await
+    started(
+        shared,
+        server,
+        &holder,
+        None,
+        principal,
+        &capabilities,
+        begin,
+    )
+    .await
 }
 
 async fn started(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     holder: &Holder,
+    session: Option<&Arc<Session>>,
     whose: &Arc<str>,
     capabilities: &str,
     begin: impl Fn(&Arc<Connection>, Ambient),
@@ -98,12 +117,18 @@ async fn started(
         return Err(down(HAS_VOLUMES.into(), false));
     }
     let limit = shared.limits().max_session_instances;
-    let Some(slot) = server.instances.slot(holder, limit) else {
+    let is_listening = |principal: &str| shared.hub.has_open_stream(principal);
+    let slot = (server.instances).slot(holder, session, limit, is_listening);
+    let Some((slot, evicted)) = slot else {
         let why = format!(
-            "{limit} sessions or users already have an instance of this server: raise `max_session_instances`, or try again later"
+            "the instances of {limit} sessions or users are all in use (raise `max_session_instances` or try again)"
         );
         return Err(down(why.into(), false));
     };
+    if let Some(evicted) = evicted {
+        tracing::info!(server = %server.key(), "the instance that was unused longest makes room (`max_session_instances` is {limit})");
+        shared.spawn(evicted.end(shared.stop_grace));
+    }
     let whose = server.is_personal.then_some(whose);
     let started = slot.get_or_try_init(|| async {
         let launched = Launched::under(server.fence.lock().clone());

@@ -43,6 +43,8 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 /// Time to wait for final output of an instance that exited.
 const STDERR_DRAIN: Duration = Duration::from_millis(50);
+/// Time to save the last status before another gateway may run the server.
+const LAST_STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Lines of stderr kept for a crash, and their total length in bytes.
 const STDERR_TAIL: (usize, usize) = (20, 4096);
 
@@ -278,7 +280,7 @@ impl Server {
             }
             None => Cause::Closed(why.to_string()),
         };
-        let answered = connection.is_known.load(Ordering::Relaxed);
+        let answered = true;
         Event::Ended { cause, answered }
     }
 
@@ -463,6 +465,8 @@ impl Server {
         if let Some(gate) = shared.gate.get()
             && gate.is_for_one(&self.spec)
         {
+            // The gateway that starts it next saves its own status.
+            let _ = tokio::time::timeout(LAST_STATUS_TIMEOUT, shared.event_log.flush()).await;
             gate.leave(&self.spec).await;
         }
         self.gone.cancel();
@@ -638,10 +642,10 @@ impl Driver<'_> {
             Action::CancelTimer => self.timer = None,
             // Only the gateway that may run the server saves its status.
             Action::Save(_) if !self.server.may_run(self.shared) => {}
-            Action::Save(word) => {
+            Action::Save(saved) => {
                 if let Some(id) = self.server.spec.registered_as() {
                     let id = id.to_owned();
-                    self.shared.event_log.write(Write::Status { id, word });
+                    self.shared.event_log.write(Write::Status { id, saved });
                 }
             }
             Action::Record(note) => self.record(&note),

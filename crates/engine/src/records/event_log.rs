@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use lifecycle::Saved;
 use model::{ProjectId, ServerName};
 use serde_json::Value;
 use store::{NewEvent, Store};
@@ -24,8 +25,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An entry to write.
 pub(crate) enum Write {
-    /// A server's status, for the next start of the gateway.
-    Status { id: String, word: &'static str },
+    /// A server's status, and the state for the next start of the gateway.
+    Status { id: String, saved: Saved },
     Event {
         project: Option<ProjectId>,
         id: String,
@@ -109,7 +110,7 @@ impl EventLog {
 }
 
 async fn write_all(store: Store, mut queue: mpsc::Receiver<Write>) {
-    let mut open: BTreeMap<String, &'static str> = BTreeMap::new();
+    let mut open: BTreeMap<String, Saved> = BTreeMap::new();
     loop {
         let write = if open.is_empty() {
             queue.recv().await
@@ -128,8 +129,8 @@ async fn write_all(store: Store, mut queue: mpsc::Receiver<Write>) {
                 retry(&store, &mut open).await;
                 let _ = done.send(());
             }
-            Some(Write::Status { id, word }) => {
-                open.insert(id, word);
+            Some(Write::Status { id, saved }) => {
+                open.insert(id, saved);
                 retry(&store, &mut open).await;
             }
             Some(Write::Event {
@@ -154,17 +155,21 @@ async fn write_all(store: Store, mut queue: mpsc::Receiver<Write>) {
     retry(&store, &mut open).await;
 }
 
-async fn retry(store: &Store, open: &mut BTreeMap<String, &'static str>) {
+async fn retry(store: &Store, open: &mut BTreeMap<String, Saved>) {
     let mut left = BTreeMap::new();
-    for (id, word) in std::mem::take(open) {
-        match store.registration_set_status(&id, word).await {
+    for (id, saved) in std::mem::take(open) {
+        let Saved { status, last } = saved;
+        match store
+            .registration_set_status(&id, status, last.word())
+            .await
+        {
             Ok(_) | Err(store::Error::NotFound { .. }) => {}
             Err(error) => {
                 tracing::warn!(
                     id,
                     "the status of a hosted server could not be written yet: {error}"
                 );
-                left.insert(id, word);
+                left.insert(id, saved);
             }
         }
     }

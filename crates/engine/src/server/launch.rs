@@ -13,8 +13,8 @@ use mcp::{
     Era,
     chain::{self, Blocked},
     client::{
-        Ambient, CallError, Client, ConnectError, Connector, Identity, Options, SignIn, Stray,
-        Target,
+        Ambient, CallError, Client, ConnectError, Connector, Identity, Options, PROBE_TIMEOUT,
+        SignIn, Stray, Target,
     },
 };
 use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
@@ -26,6 +26,7 @@ use crate::server::{
     connection::{Connection, Placement},
     gate::RemoteReplica,
     logins::{Issued, Logins},
+    patience::Patience,
     runtimes::Runtimes,
 };
 
@@ -36,6 +37,10 @@ pub(crate) const SHARED_CAPABILITIES: &str =
 
 /// Characters shown of an output line that is not a message.
 const PRINTED_CHARS: usize = 200;
+/// Maximum wait for the exit of an instance that could not be connected to, and of one whose output has ended. An exit
+/// counts once everything is cleaned up, which takes seconds for a sandbox on a busy machine.
+const EXIT_WAIT: Duration = Duration::from_millis(500);
+const EXIT_WAIT_AFTER_OUTPUT: Duration = Duration::from_secs(10);
 /// Delay between attempts to reach an HTTP server that is starting.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
@@ -407,13 +412,19 @@ impl Launcher {
         let remote = match &spec.origin {
             Origin::Remote(remote) => remote,
             Origin::Launch(launch) => {
-                let _turn = match launch.sandbox() {
+                let turn = match launch.sandbox() {
                     Some(_) => Some(self.starting.acquire().await),
                     None => None,
                 };
-                return self
-                    .connect_instance(spec, launch, capabilities, era, launched)
-                    .await;
+                let connecting = self.connect_instance(spec, launch, capabilities, era, launched);
+                let mut connecting = std::pin::pin!(connecting);
+                // A slow start does not keep other servers from starting.
+                let timeout = spec.start_timeout;
+                if let Ok(connected) = tokio::time::timeout(timeout, &mut connecting).await {
+                    return connected;
+                }
+                drop(turn);
+                return connecting.await;
             }
         };
         let url = remote.url.clone();
@@ -438,15 +449,20 @@ impl Launcher {
         era: Option<Era>,
         launched: &Launched,
     ) -> Result<(Connection, Ambient), StartError> {
+        let began = Instant::now();
+        let longest = spec.longest_start();
         match self
-            .connect_instance_once(spec, launch, capabilities, era, launched)
+            .connect_instance_once(spec, launch, capabilities, era, launched, longest)
             .await
         {
             // It refused `initialize` and then did not answer `server/discover`, perhaps because it had exited. Try
-            // `server/discover` on a fresh process that has received nothing else.
+            // `server/discover` on a fresh process that has received nothing else. That needs as long to start, so a
+            // process that stays silent is noticed before the start timeout.
             Err((ConnectErrorKind::NotLegacy, refusal)) if era.is_none() => {
+                let modern = Some(Era::Modern);
+                let longest = longest.min(began.elapsed() + PROBE_TIMEOUT);
                 match self
-                    .connect_instance_once(spec, launch, capabilities, Some(Era::Modern), launched)
+                    .connect_instance_once(spec, launch, capabilities, modern, launched, longest)
                     .await
                 {
                     Ok(connected) => Ok(connected),
@@ -466,6 +482,7 @@ impl Launcher {
         capabilities: &str,
         era: Option<Era>,
         launched: &Launched,
+        longest: Duration,
     ) -> Result<(Connection, Ambient), (ConnectErrorKind, StartError)> {
         let started = self.start(spec, launch, launched.fence.clone()).await;
         let started = started.map_err(|error| (ConnectErrorKind::Other, error))?;
@@ -477,9 +494,22 @@ impl Launcher {
         } = started;
         launched.put(&handle);
         let options = self.options(spec, capabilities, era);
+        let patience = Patience::new(spec.start_timeout, longest);
         let connected = match target {
-            Target::Http { url, .. } => self.wait_until_reachable(url, &options, &handle).await,
-            target => self.connector.connect(target, &options).await,
+            Target::Http { url, .. } => {
+                let reaching = self.wait_until_reachable(url, &options, &handle, &patience);
+                reaching.await
+            }
+            target => {
+                let options = Options {
+                    timeout: longest,
+                    ..options
+                };
+                tokio::select! {
+                    connected = self.connector.connect(target, &options) => connected,
+                    silent = patience.over(&handle) => Err(silent),
+                }
+            }
         };
         let failure = match connected {
             Ok((client, ambient)) => {
@@ -489,11 +519,14 @@ impl Launcher {
         };
         let blocked = blocked(&failure);
         // Most failures are exits. Wait for the exit to be noticed, since its code says more than "closed".
-        let exit = match &blocked {
-            Some(_) => None,
-            None => tokio::time::timeout(Duration::from_millis(500), handle.exited())
-                .await
-                .ok(),
+        let exit_wait = match &failure {
+            ConnectError::Blocked(_) => None,
+            ConnectError::Call(CallError::Closed(_)) => Some(EXIT_WAIT_AFTER_OUTPUT),
+            _ => Some(EXIT_WAIT),
+        };
+        let exit = match exit_wait {
+            Some(wait) => tokio::time::timeout(wait, handle.exited()).await.ok(),
+            None => None,
         };
         let unseen = hosted
             .and_then(|placement| placement.files.clone())
@@ -557,6 +590,7 @@ impl Launcher {
                 reader: stdio.stdout,
                 writer: stdio.stdin,
                 stray: Some(printed.of(&instance.handle)),
+                exit: Some(exit_text(&instance.handle)),
             },
             None => Target::Http {
                 url: url(launch, &instance.ports)
@@ -587,25 +621,33 @@ impl Launcher {
         url: String,
         options: &Options,
         handle: &Handle,
+        patience: &Patience,
     ) -> Result<(Client, Ambient), ConnectError> {
-        let deadline = Instant::now() + options.timeout;
         loop {
             let target = Target::Http {
                 url: url.clone(),
                 headers: Vec::new(),
             };
             let mut options = options.clone();
+            let deadline = patience.deadline(handle);
             options.timeout = deadline.saturating_duration_since(Instant::now());
             let failure = match self.connector.connect(target, &options).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => error,
             };
-            if handle.exit_status().is_some() || Instant::now() + CONNECT_RETRY_DELAY >= deadline {
+            let next = Instant::now() + CONNECT_RETRY_DELAY;
+            if handle.exit_status().is_some() || next >= patience.deadline(handle) {
                 return Err(failure);
             }
             tokio::time::sleep(CONNECT_RETRY_DELAY).await;
         }
     }
+}
+
+/// Waits for the exit of an instance, and describes it.
+fn exit_text(handle: &Handle) -> BoxFuture<'static, String> {
+    let exited = handle.exited();
+    Box::pin(async { format!("it ended with {}", exited.await) })
 }
 
 /// The URL of an instance that is reached at a port.

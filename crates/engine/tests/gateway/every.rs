@@ -58,6 +58,35 @@ async fn h09_a_process_that_answered_nothing_waits() {
     takes(world.until_state("one", "running").await, 0.2, 1.1);
 }
 
+/// A server that answered the handshake and exits before its lists are loaded is restarted like any server that had
+/// responded. This holds for new servers and for those whose lists are known, with and without a circuit breaker.
+#[tokio::test(start_paused = true)]
+async fn h09_an_exit_before_the_lists_is_no_failed_start() {
+    let world = World::new();
+    world
+        .scripted("one")
+        .script(|script| script.deaths_at_list = 4);
+    world.configure(&[stdio("one")]);
+    world.project("p", &[owned("p", stdio("two"))]);
+    let two = world.owned("p", "two");
+    two.script(|script| script.deaths_at_list = 4);
+    let began = Instant::now();
+    world.server("two").want();
+    world.up(&["one", "two"]).await;
+    world
+        .scripted("one")
+        .script(|script| script.deaths_at_list = 4);
+    world.scripted("one").exit(1);
+    quiet().await;
+    world.up(&["one"]).await;
+    takes(began.elapsed(), 0.0, 0.1);
+    assert_eq!((world.scripted("one").starts(), two.starts()), (10, 5));
+    assert_eq!(
+        (world.status("one").failures, world.status("two").failures),
+        (0, 0)
+    );
+}
+
 /// Callers do not wait for a start that follows a backoff.
 #[tokio::test(start_paused = true)]
 async fn h10_nobody_waits_for_a_start_after_a_backoff() {

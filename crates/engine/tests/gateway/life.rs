@@ -7,7 +7,9 @@ use model::{Origin, Place, Sandbox, Sharing, StartPolicy};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::support::{ERAS, World, hosted, quiet, renewed, stdio, takes, until, url};
+use crate::support::{
+    ERAS, World, client::Client, hosted, quiet, renewed, stdio, takes, until, url,
+};
 
 /// Failed attempts are repeated with waits that grow to a minute. Meanwhile, a call fails immediately.
 #[tokio::test(start_paused = true)]
@@ -50,12 +52,12 @@ async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
         let (world, one) = World::running(url("one"), |script| script.era = era).await;
         let client = world.client(era).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
-        one.script(|script| script.start_delay = Duration::from_secs(5))
+        one.script(|script| script.start_delay = Duration::from_secs(3))
             .exit(0);
         quiet().await;
         assert_eq!(one.attempts().len(), 2);
         client.echo_unavailable().await;
-        takes(world.until_state("one", "running").await, 4.9, 5.1);
+        takes(world.until_state("one", "running").await, 2.9, 3.1);
         client.tool("echo", json!({})).await.result();
     }
 }
@@ -115,6 +117,40 @@ async fn s05_sessions_have_instances_of_their_own() {
     bob.leave().await;
     quiet().await;
     assert_eq!(one.running(), 1);
+}
+
+/// Clients that vanished without ending their sessions do not keep others out. A session in use keeps its instance; any
+/// other one ends with it.
+#[tokio::test(start_paused = true)]
+async fn s05_abandoned_sessions_make_room() {
+    let world = World::with(|settings| settings.limits.max_session_instances = 2);
+    let one = world.scripted("one");
+    let mut spec = stdio("one");
+    spec.sharing = Sharing::Session;
+    world.configure(&[spec]);
+    world.up(&["one"]).await;
+    let clients = [(); 6].map(|()| world.legacy());
+    let clients = futures_util::future::join_all(clients).await;
+    for client in &clients {
+        client.tool("echo", json!({})).await.result();
+        quiet().await;
+        assert!(one.running() <= 3);
+    }
+    let over = |client: &Client| client.session().over().is_cancelled();
+    assert_eq!(clients.iter().filter(|client| over(client)).count(), 4);
+    // One of the remaining sessions has a stream open, the other one a call in flight.
+    let [fifth, sixth] = [&clients[4], &clients[5]];
+    let open = fifth.session().hold_open();
+    let call = sixth.begin_tool("hold", json!({}));
+    quiet().await;
+    let late = world.legacy().await;
+    late.echo_unavailable().await.says("max_session_instances");
+    assert!(!over(fifth) && !over(sixth));
+    drop(open);
+    late.tool("echo", json!({})).await.result();
+    assert!(over(fifth) && !over(sixth));
+    one.release();
+    call.reply().await.result();
 }
 
 /// Volumes, and the containers that use them, are named after the server. Two sessions must not share the same files.
@@ -184,6 +220,7 @@ async fn g05_calls_in_flight_end_with_their_server() {
                 let reply = call.reply().await;
                 assert_eq!(reply.reason(), "server_unavailable");
                 reply.says("disconnected during `hold`");
+                reply.says("it ended with exit code 7");
             }
             assert!(began.elapsed().is_zero());
             world.up(&["one"]).await;

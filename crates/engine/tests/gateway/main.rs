@@ -9,6 +9,7 @@ mod support;
 
 mod calls;
 mod demand;
+mod elsewhere;
 mod eras;
 mod every;
 mod gateway;

@@ -133,7 +133,7 @@ pub(crate) async fn left(world: &World, name: &str) -> String {
     row.unwrap().status
 }
 
-/// The next start of the gateway needs the saved status.
+/// The row shows the current status. The next start of the gateway needs the state that is saved besides.
 #[tokio::test]
 async fn h08_the_row_says_how_a_server_was_left() {
     use RestartPolicy::{Always, No};
@@ -160,14 +160,18 @@ async fn h08_the_row_says_how_a_server_was_left() {
     is("once", "ready").await;
     once.exit(1);
     is("once", "failed").await;
-    // A server that is due to run keeps that status even if the gateway stops it.
+    // A server that is due to run is stopped with the gateway, and still due to run.
     world
         .gateway
         .shutdown(Instant::now() + WRITE_DEADLINE)
         .await;
     assert_eq!((one.running(), once.running()), (0, 0));
-    assert_eq!(left(&world, "one").await, "ready");
-    assert_eq!(left(&world, "once").await, "failed");
+    for (name, status, state) in [("one", "stopped", "ready"), ("once", "failed", "failed")] {
+        assert_eq!(left(&world, name).await, status);
+        let id = world.server(name).spec.registered_as().unwrap().to_owned();
+        let all = world.store.registration_left_all().await.unwrap();
+        assert_eq!(all[&id], state, "{name}");
+    }
 }
 
 /// Returns the stored events of a server, in order.

@@ -38,7 +38,7 @@ proptest! {
         events in prop::collection::vec((0..90u64, any_event(), any::<bool>()), 1..200),
     ) {
         let (mut story, mut body, mut lost) = (Story::of(rules), Body::None, false);
-        let (mut timer, mut saved, mut over) = (None, "", false);
+        let (mut timer, mut saved, mut over) = (None, None, false);
         let mut rung = 0;
         for (gap, event, dies) in events {
             story.now += secs(gap);
@@ -75,7 +75,7 @@ proptest! {
                     Action::Stop { .. } => body = Body::Dying,
                     Action::SetTimer { at } => timer = Some(at),
                     Action::CancelTimer => prop_assert!(timer.take().is_some(), "there was none"),
-                    Action::Save(word) => saved = word,
+                    Action::Save(now) => saved = Some(now),
                     Action::Record(Note::Backoff { rung: next, .. }) => {
                         prop_assert!(next == 1 || next == (rung + 1).min(rules.waits.len()), "{} after {}", next, rung);
                         rung = next;

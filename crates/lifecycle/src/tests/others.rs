@@ -109,7 +109,7 @@ fn p12_three_starts_that_came_to_nothing() {
     );
     assert_eq!(story.state.next_attempt(), Some(story.now + secs(60)));
     assert_eq!(story.after(secs(59), Event::Wanted), []);
-    assert_eq!(story.after(secs(1), Event::TimerFired), []);
+    assert_eq!(deeds(story.after(secs(1), Event::TimerFired)), []);
     assert_eq!(story.word(), "idle");
     // The next caller triggers an attempt. One more failure makes the server unavailable again.
     assert_eq!(launches(&story.tell(Event::Wanted)), 1);
@@ -154,8 +154,8 @@ fn p10_nobody_uses_it() {
     let unused = || Event::Unused { grace: GRACE };
     let mut story = Story::wanted(lazy);
     story.tell(Event::Ready);
-    assert_eq!(story.tell(unused()), [Action::Stop { grace: GRACE }]);
-    assert_eq!(story.tell(Event::Stopped), []);
+    assert_eq!(deeds(story.tell(unused())), [Action::Stop { grace: GRACE }]);
+    assert_eq!(deeds(story.tell(Event::Stopped)), []);
     assert_eq!(story.word(), "idle");
     assert_eq!(launches(&story.tell(Event::Wanted)), 1);
 

@@ -18,7 +18,7 @@ fn phases(rules: Rules, now: Instant) -> Vec<(&'static str, State)> {
     let of = |phase, ladder: &Ladder, last| {
         let mut state = State::new(rules, 7);
         (state.phase, state.ladder, state.last) = (phase, ladder.clone(), last);
-        state.saved = state.word_to_save().unwrap_or_default();
+        state.saved = state.to_save();
         state
     };
     let unknown = |goal| Phase::Unknown { goal };
@@ -136,7 +136,7 @@ fn show(action: &Action, now: Instant) -> String {
         Action::Stop { grace } => format!("stop within {} s", grace.as_secs()),
         Action::SetTimer { at } => format!("timer in {} s", (*at - now).as_secs_f32().round()),
         Action::CancelTimer => "no timer".to_owned(),
-        Action::Save(last) => format!("save `{last}`"),
+        Action::Save(Saved { status, last }) => format!("save `{status}`, left `{}`", last.word()),
         Action::Record(note) if note.is_warning() => format!("**warn `{}`**", note.kind()),
         Action::Record(note) => format!("record `{}`", note.kind()),
         Action::End => "end".to_owned(),

@@ -10,6 +10,7 @@ use crate::client::handshake::ConnectError;
 use crate::client::handshake::Options;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
@@ -20,6 +21,9 @@ use crate::lines::{Line, LineReader, write_lines};
 
 /// Maximum wait for a clean close after a connection was blocked.
 const BLOCKED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time that calls in flight wait for the exit code of a process whose output has ended. On a busy machine, the
+/// clean-up of a sandbox takes seconds.
+const EXIT_WAIT: Duration = Duration::from_secs(5);
 /// Capacity of the queue for events outside of calls.
 const MAX_AMBIENT_EVENTS: usize = 256;
 
@@ -31,6 +35,8 @@ pub enum Target {
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         /// Called with each line that is not a valid message.
         stray: Option<Stray>,
+        /// Completes when the process behind the streams has ended, and says how.
+        exit: Option<BoxFuture<'static, String>>,
     },
     /// Streamable HTTP of either era, or HTTP+SSE if detection finds that.
     Http {
@@ -101,8 +107,9 @@ impl Connector {
                 reader,
                 writer,
                 stray,
+                exit,
             } => {
-                let link = open_stream(reader, writer, stray, options, ambient);
+                let link = open_stream((reader, writer), stray, exit, options, ambient);
                 handshake(Link::Duplex(link), options).await?
             }
             Target::Http { url, headers } => {
@@ -123,11 +130,17 @@ impl Connector {
     }
 }
 
-/// Runs a duplex link over byte streams. Its task ends when either stream ends or the link is closed.
+type Streams = (
+    Box<dyn AsyncRead + Send + Unpin>,
+    Box<dyn AsyncWrite + Send + Unpin>,
+);
+
+/// Runs a duplex link over byte streams. It ends when either stream ends or the link is closed. Calls that are then in
+/// flight fail with the way in which the process exited, if that is known in time.
 fn open_stream(
-    reader: Box<dyn AsyncRead + Send + Unpin>,
-    writer: Box<dyn AsyncWrite + Send + Unpin>,
+    (reader, writer): Streams,
     stray: Option<Stray>,
+    exit: Option<BoxFuture<'static, String>>,
     options: &Options,
     ambient: mpsc::Sender<Event>,
 ) -> Duplex {
@@ -166,9 +179,143 @@ fn open_stream(
         let why = tokio::select! {
             why = read => why,
             why = write => why,
-            why = reading.closed() => why.to_string(),
+            // All calls have ended.
+            _ = reading.closed() => return,
         };
-        reading.close(&why);
+        let (why, interrupted) = reading.shut(&why);
+        let exit = match exit {
+            Some(exit) if !interrupted.is_empty() => {
+                tokio::time::timeout(EXIT_WAIT, exit).await.ok()
+            }
+            _ => None,
+        };
+        let why = exit.map_or(why.clone(), |exit| format!("{why}; {exit}").into());
+        interrupted.end(why);
     });
     link
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream},
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::{
+        Frame,
+        client::{CallError, Identity, Outgoing, PROBE_TIMEOUT},
+    };
+
+    const INITIALIZED: &str =
+        r#""result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{}}"#;
+    const REFUSED: &str = r#""error":{"code":-32601,"message":"Method not found"}"#;
+
+    fn options() -> Options {
+        Options {
+            label: "test".into(),
+            identity: Identity {
+                name: "test".to_owned(),
+                version: "1".to_owned(),
+                chain: None,
+            },
+            capabilities: "{}".to_owned(),
+            era: None,
+            max_message: 1 << 20,
+            max_depth: 64,
+            timeout: Duration::from_secs(60),
+            public_only: false,
+            authorize: None,
+            sign: None,
+        }
+    }
+
+    /// Answers `initialize` with these members, and nothing else. Returns when its input ends.
+    async fn answer_initialize(input: DuplexStream, output: &mut DuplexStream, members: &str) {
+        let mut lines = BufReader::new(input).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if line.contains("\"initialize\"") {
+                let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,{members}}}\n");
+                output.write_all(answer.as_bytes()).await.expect("a pipe");
+            }
+        }
+    }
+
+    fn stream(exit: Option<BoxFuture<'static, String>>) -> (Target, (DuplexStream, DuplexStream)) {
+        let (writer, input) = tokio::io::duplex(4096);
+        let (output, reader) = tokio::io::duplex(4096);
+        let target = Target::Stream {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            stray: None,
+            exit,
+        };
+        (target, (input, output))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_ignores_unknown_methods_does_not_delay_the_start() {
+        let (target, (input, mut output)) = stream(None);
+        let began = Instant::now();
+        let (connector, options) = (Connector::new(), options());
+        let connected = tokio::select! {
+            connected = connector.connect(target, &options) => connected,
+            () = answer_initialize(input, &mut output, REFUSED) => panic!("it keeps running"),
+        };
+        assert!(matches!(connected, Err(ConnectError::NotLegacy(_))));
+        assert_eq!(began.elapsed(), PROBE_TIMEOUT);
+    }
+
+    /// Why a call in flight failed, and how long after the output of its server had ended.
+    async fn failed_after(exit: Option<BoxFuture<'static, String>>) -> (String, Duration) {
+        let (target, (input, mut output)) = stream(exit);
+        let (connector, options) = (Connector::new(), options());
+        let (client, _ambient) = tokio::select! {
+            connected = connector.connect(target, &options) => connected.expect("it answers"),
+            () = answer_initialize(input, &mut output, INITIALIZED) => panic!("it keeps running"),
+        };
+        let frame = Frame::request("1", "tools/call", None);
+        let mut call = client
+            .call(Outgoing::new(&frame))
+            .await
+            .expect("it is open");
+        drop(output);
+        let ended = Instant::now();
+        let why = client.closed().await;
+        assert_eq!(
+            (&*why, ended.elapsed()),
+            ("the server closed its output", Duration::ZERO)
+        );
+        let refused = client.call(Outgoing::new(&frame)).await;
+        assert!(matches!(refused, Err(CallError::Closed(_))));
+        let Err(CallError::Closed(why)) = call.next().await else {
+            panic!("it failed");
+        };
+        (why.to_string(), ended.elapsed())
+    }
+
+    /// New calls fail at once. A call in flight is told the exit code, if that is known in time.
+    #[tokio::test(start_paused = true)]
+    async fn h09_a_call_in_flight_is_told_the_exit_code() {
+        let closed = "the server closed its output";
+        let late = Box::pin(async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            "it ended with exit code 7".to_owned()
+        });
+        let expected = format!("{closed}; it ended with exit code 7");
+        assert_eq!(
+            failed_after(Some(late)).await,
+            (expected, Duration::from_secs(2))
+        );
+        let never = Box::pin(std::future::pending());
+        assert_eq!(
+            failed_after(Some(never)).await,
+            (closed.to_owned(), EXIT_WAIT)
+        );
+        assert_eq!(
+            failed_after(None).await,
+            (closed.to_owned(), Duration::ZERO)
+        );
+    }
 }

@@ -315,18 +315,17 @@ impl Duplex {
 
     /// Closes the link: every call in flight fails with `why`. Later reasons are ignored.
     pub(crate) fn close(&self, why: &str) {
+        let (why, interrupted) = self.shut(why);
+        interrupted.end(why);
+    }
+
+    /// Closes the link for new calls. Returns the reason, and the calls in flight, which the caller has to end.
+    pub(crate) fn shut(&self, why: &str) -> (Arc<str>, Interrupted) {
         let why = self.shared.why.get_or_init(|| why.into()).clone();
         self.shared.over.cancel();
-        let entries: Vec<Entry> = self
-            .shared
-            .calls
-            .lock()
-            .drain()
-            .map(|(_, entry)| entry)
-            .collect();
-        for entry in entries {
-            entry.slot.end(Err(CallError::Closed(why.clone())));
-        }
+        let mut calls = self.shared.calls.lock();
+        let slots = calls.drain().map(|(_, entry)| entry.slot).collect();
+        (why, Interrupted(slots))
     }
 
     pub(crate) async fn closed(&self) -> Arc<str> {
@@ -350,6 +349,22 @@ impl Duplex {
 
     pub(crate) fn stray_answers(&self) -> u64 {
         self.shared.stray.load(Ordering::Relaxed)
+    }
+}
+
+/// Calls that were in flight when their link was closed.
+#[must_use]
+pub(crate) struct Interrupted(Vec<Arc<Slot>>);
+
+impl Interrupted {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn end(self, why: Arc<str>) {
+        for slot in self.0 {
+            slot.end(Err(CallError::Closed(why.clone())));
+        }
     }
 }
 

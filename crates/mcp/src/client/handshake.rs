@@ -47,7 +47,7 @@ pub struct Options {
 /// Why connecting failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
-    #[error("no answer to the handshake within {} ms", .0.as_millis())]
+    #[error("no answer to the handshake within {} ms (raise `startTimeoutMs` if it needs longer)", .0.as_millis())]
     Timeout(Duration),
     #[error("the handshake failed: {0}")]
     Call(#[from] CallError),
@@ -69,6 +69,10 @@ pub enum ConnectError {
     Blocked(#[from] Blocked),
 }
 
+/// Time for the response to `server/discover` of a server that has just refused `initialize`, and so is up. Some servers
+/// do not respond to unknown methods.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Sends `initialize` (or `server/discover`) over a new duplex link.
 pub(super) async fn handshake(link: Link, options: &Options) -> Result<Client, ConnectError> {
     let provisional = Client::provisional(link);
@@ -77,9 +81,10 @@ pub(super) async fn handshake(link: Link, options: &Options) -> Result<Client, C
     } else {
         match initialize(&provisional, options).await {
             Err(ConnectError::NotLegacy(refusal)) if options.era.is_none() => {
-                discover(&provisional, options)
-                    .await
-                    .map_err(|_| ConnectError::NotLegacy(refusal))
+                let probe = discover(&provisional, options);
+                let found = tokio::time::timeout(PROBE_TIMEOUT, probe).await;
+                let found = found.ok().and_then(Result::ok);
+                found.ok_or(ConnectError::NotLegacy(refusal))
             }
             other => other,
         }

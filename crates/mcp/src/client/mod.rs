@@ -27,6 +27,7 @@ pub use self::whose::CallerId;
 pub use crate::client::handshake::ConnectError;
 pub use crate::client::handshake::Identity;
 pub use crate::client::handshake::Options;
+pub use crate::client::handshake::PROBE_TIMEOUT;
 use crate::{
     Era, Frame, Version,
     chain::Behind,

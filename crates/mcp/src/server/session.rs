@@ -281,13 +281,26 @@ impl Session {
     #[must_use]
     pub fn idle(&self) -> Duration {
         let now = self.born.elapsed();
-        let busy = self.readers.load(Ordering::Relaxed) > 0 || !self.in_flight.lock().is_empty();
-        if self.used.swap(false, Ordering::Relaxed) || busy {
+        if self.used.swap(false, Ordering::Relaxed) || self.is_in_use() {
             let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
             self.seen.store(now, Ordering::Relaxed);
             return Duration::ZERO;
         }
         now.saturating_sub(Duration::from_millis(self.seen.load(Ordering::Relaxed)))
+    }
+
+    /// Returns true while the client has a stream open or a request in flight.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.readers.load(Ordering::Relaxed) > 0 || !self.in_flight.lock().is_empty()
+    }
+
+    /// Marks the session as in use for as long as the returned guard exists. For a client whose connection is the
+    /// session, such as a pipe.
+    #[must_use]
+    pub fn hold_open(self: &Arc<Self>) -> HeldOpen {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        HeldOpen(self.clone())
     }
 
     /// Sends a request to the client through `outbox` (of a request's stream, or the session's own).
@@ -386,6 +399,15 @@ impl Session {
     #[must_use]
     pub fn over(&self) -> &CancellationToken {
         &self.over
+    }
+}
+
+/// See [`Session::hold_open`].
+pub struct HeldOpen(Arc<Session>);
+
+impl Drop for HeldOpen {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -22,6 +22,7 @@ use engine::{Gateway, Scope};
 use model::{AgentSettings, Hidden, ModelApi, ProjectId};
 use parking_lot::Mutex;
 use store::Store;
+use tokio::time::Instant;
 
 pub(crate) use self::servers::offered;
 use self::{
@@ -44,8 +45,8 @@ pub struct Agents {
 /// Turns in progress.
 #[derive(Default)]
 struct UnderWay {
-    /// Set when the gateway stops: no new turn may begin.
-    closed: bool,
+    /// Since when no new turn may begin, because the gateway stops.
+    closed: Option<Instant>,
     count: usize,
     /// The turns' conversations, with their pending questions. A turn that is still beginning is not included.
     conversations: HashMap<(Option<ProjectId>, String), Questions>,
@@ -154,7 +155,7 @@ impl Agents {
         let settings = self.gateway.settings();
         let most = settings.agent.as_ref().map_or(0, |agent| agent.max_chats);
         let mut turns = self.turns.lock();
-        if turns.closed {
+        if turns.closed.is_some() {
             return Err(NoTurn::Stopping);
         }
         if turns.count >= most {
@@ -206,18 +207,19 @@ impl Agents {
 
     /// Prevents new turns. Turns in progress continue.
     pub fn close(&self) {
-        self.turns.lock().closed = true;
+        self.turns.lock().closed.get_or_insert_with(Instant::now);
     }
 
-    /// Ends all chats, with an error that states the grace period they had, and waits until everything is written.
-    /// Returns how many turns were in progress.
-    pub async fn stop(&self, grace: Duration) -> usize {
-        self.close();
-        let cut = self.turns.lock().count;
-        let why = format!(
-            "Toolwharf was stopped, and the turn did not end within the grace period of {} s; its completed parts are kept",
-            grace.as_secs_f32()
-        );
+    /// Ends all chats, with an error that states how long they could continue after [`Agents::close`], and waits until
+    /// everything is written. Returns how many turns were in progress.
+    pub async fn stop(&self) -> usize {
+        let (cut, waited) = {
+            let mut turns = self.turns.lock();
+            let closed = turns.closed.get_or_insert_with(Instant::now);
+            let waited = closed.elapsed();
+            (turns.count, waited)
+        };
+        let why = why_stopped(waited);
         let made: Vec<Made> = self.made.lock().drain().map(|(_, made)| made).collect();
         futures_util::future::join_all(made.iter().map(|made| made.agent.stop(&why))).await;
         cut
@@ -297,6 +299,14 @@ impl Agents {
     }
 }
 
+/// The error of a turn that was still in progress this long after the gateway began to stop.
+fn why_stopped(waited: Duration) -> String {
+    let tenths = (waited.as_secs_f32() * 10.0).round() / 10.0;
+    format!(
+        "Toolwharf was stopped, and the turn had not ended after {tenths} s more; completed parts of the turn are kept"
+    )
+}
+
 fn model(settings: &AgentSettings, key: Option<&Hidden>) -> Result<Arc<dyn Model>, ModelError> {
     let key = key.map(|key| ApiKey::new(key.reveal())).transpose()?;
     let endpoint = |base: &str| Endpoint::new(settings.base_url.as_deref().unwrap_or(base));
@@ -316,6 +326,19 @@ fn model(settings: &AgentSettings, key: Option<&Hidden>) -> Result<Arc<dyn Model
         (ModelApi::OpenAi, key) => {
             let endpoint = endpoint(openai::BASE_URL);
             Ok(Arc::new(openai::OpenAi::new(&endpoint, key, options)?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a11_a_stopped_turn_is_told_how_long_it_could_continue() {
+        for (waited, expect) in [(0, "0 s more"), (2_003, "2 s more"), (9_260, "9.3 s more")] {
+            let why = why_stopped(Duration::from_millis(waited));
+            assert!(why.contains(&format!("after {expect};")), "{why}");
         }
     }
 }

@@ -31,7 +31,7 @@ use mcp::{
     outbox::{Bounds, Outbox},
     protocol::meta,
 };
-use model::{Declared, ExposedName, NativeName, StartPolicy};
+use model::{Declared, ExposedName, NativeName, ServerName, StartPolicy};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -266,6 +266,13 @@ impl Servers for Ours {
             let missing = missing.collect();
             Ok(Offer { tools, missing })
         })
+    }
+
+    fn starting(&self) -> Vec<ServerName> {
+        let view = self.gateway.view(&self.scope);
+        let servers = view.iter().flat_map(|view| view.awaited());
+        let starting = servers.filter(|server| !server.is_settled());
+        starting.map(|server| server.name().clone()).collect()
     }
 
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>> {

@@ -7,7 +7,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use api::{Crash, Enforced, Limits, Port, Usage};
 use config::check_project;
 use engine::{
-    Fleet, Load, Placement,
+    Fleet, Load, Placement, Status,
     catalog::ListKind,
     server::{Server, State},
 };
@@ -180,10 +180,12 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
         Phase::Starting { .. } => status.failures == 0,
         _ => false,
     };
+    let slow = slow_start(&server.spec, &status);
     let reason = match (&server.spec.unusable, &status.phase) {
         (Some(why), _) => Some(why.as_str()),
         (None, Phase::Unresponsive) => Some("the server does not answer heartbeats"),
         (None, Phase::Stopped) => None,
+        _ if slow.is_some() => slow.as_deref(),
         _ if up => None,
         _ => status.reason.as_deref(),
     };
@@ -233,6 +235,22 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
         told.error_rate = told.errors as f64 / told.calls as f64;
     }
     told
+}
+
+/// Explains a start that has taken longer than its timeout.
+fn slow_start(spec: &ServerSpec, status: &Status) -> Option<String> {
+    let taken = status.since.elapsed().unwrap_or_default();
+    let is_starting = matches!(status.phase, Phase::Starting { .. });
+    let is_slow =
+        is_starting && matches!(spec.origin, Origin::Launch(_)) && taken > spec.start_timeout;
+    is_slow.then(|| {
+        format!(
+            "it has been starting for {} s: it gets up to {} s while it writes to its stderr (`startTimeoutMs` is {})",
+            taken.as_secs(),
+            spec.longest_start().as_secs(),
+            ms(spec.start_timeout)
+        )
+    })
 }
 
 /// Adds where the instance runs or last ran.

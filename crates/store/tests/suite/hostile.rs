@@ -132,7 +132,7 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
     call!(keys_touch(&[(text.to_owned(), store::now())]));
     call!(registration_get(None, text));
     call!(registration_set_config(None, text, "i", &json!({})));
-    call!(registration_set_status(text, "s"));
+    call!(registration_set_status(text, "s", "s"));
     call!(registration_delete(None, text));
     let event = NewEvent {
         project: None,
@@ -182,7 +182,7 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
                 all.push("registration_set_config", set);
             }
         }
-        call!(registration_set_status("x", text));
+        call!(registration_set_status("x", text, text));
     }
     all.0
 }

@@ -13,6 +13,7 @@ on_both!(
     a_name_twice_at_once,
     a_name_that_a_server_of_the_project_has,
     hosted_servers_of_two_projects_are_apart,
+    h01_the_status_and_what_is_left_are_apart,
     hosted_servers_are_listed_by_age,
     a_project_takes_its_hosted_servers_with_it,
     rows_of_other_kinds_are_left_alone,
@@ -65,7 +66,7 @@ async fn hosted_servers(db: &Db) {
         assert_eq!((&set.image[..], &set.config), ("other:2", &config));
         assert!(set.updated_at > row.updated_at && set.created_at == row.created_at);
 
-        ok(store.registration_set_status(&row.id, "stopped")).await;
+        ok(store.registration_set_status(&row.id, "stopped", "ready")).await;
         let stopped = store.registration_get(project, &row.id).await.unwrap();
         assert_eq!(
             (&stopped.status[..], stopped.updated_at),
@@ -76,7 +77,10 @@ async fn hosted_servers(db: &Db) {
         assert_eq!(gone, stopped);
         assert_error!(store.registration_get(project, &row.id).await, NotFound);
         assert_error!(store.registration_delete(project, &row.id).await, NotFound);
-        assert_error!(store.registration_set_status(&row.id, "x").await, NotFound);
+        assert_error!(
+            store.registration_set_status(&row.id, "x", "x").await,
+            NotFound
+        );
         let set = store.registration_set_config(project, &row.id, "x", &config);
         assert_error!(set.await, NotFound);
         // The name is free again, and the new server has a different id.
@@ -84,6 +88,33 @@ async fn hosted_servers(db: &Db) {
         assert_ne!(again.id, row.id);
     }
     assert_error!(put(store, Some(&project("none")), "time").await, NotFound);
+}
+
+/// The status is the current one. The state for the next start is kept separately, and a status that another program
+/// or an earlier version writes replaces both.
+async fn h01_the_status_and_what_is_left_are_apart(db: &Db) {
+    let store = &db.store;
+    let row = put(store, None, "time").await.unwrap();
+    let left = async || {
+        let (left, _) = store.registration_left(&row.id).await.unwrap();
+        let all = store.registration_left_all().await.unwrap();
+        assert_eq!(all.get(&row.id), Some(&left));
+        left
+    };
+    assert_eq!(left().await, "ready");
+    ok(store.registration_set_status(&row.id, "stopping", "ready")).await;
+    ok(store.registration_set_status(&row.id, "stopped", "ready")).await;
+    let stopped = store.registration_get(None, &row.id).await.unwrap();
+    assert_eq!(
+        (stopped.status.as_str(), left().await.as_str()),
+        ("stopped", "ready")
+    );
+    run(
+        db,
+        "UPDATE kb.agent_workspaces SET status = 'failed' WHERE name = 'time'",
+    )
+    .await;
+    assert_eq!(left().await, "failed");
 }
 
 async fn h01_the_row_of_a_hosted_server(db: &Db) {
@@ -222,7 +253,10 @@ async fn rows_of_other_kinds_are_left_alone(db: &Db) {
         let set = store.registration_set_config(project, "one", "x", &Value::Null);
         assert_error!(set.await, NotFound);
     }
-    assert_error!(store.registration_set_status("one", "x").await, NotFound);
+    assert_error!(
+        store.registration_set_status("one", "x", "x").await,
+        NotFound
+    );
     store.project_delete(&id).await.unwrap();
     // The rows remain, without their project. Changing their type makes them visible.
     let change = "UPDATE kb.agent_workspaces SET container_type = 'mcp_server', name = id

@@ -4,10 +4,10 @@
 //! needs to be in the arguments.
 
 use crate::cli::prompt::stdin;
-use std::env;
+use std::{env, ffi::OsString};
 
 use api::Server;
-use clap::Parser;
+use clap::{Parser, error::ErrorKind};
 use http::header;
 use hyper::Method;
 use model::{ProjectId, Provider, RestartPolicy, ServerName};
@@ -75,8 +75,8 @@ pub(super) struct Args {
     what: Vec<String>,
 }
 
-/// Options for a URL. They may also be written after the URL.
-#[derive(Clone, clap::Args)]
+/// Options of a URL.
+#[derive(clap::Args)]
 struct RemoteArgs {
     /// A header for the server, "Name: value". May be given several times.
     #[arg(long, short = 'H', value_name = "HEADER")]
@@ -84,14 +84,6 @@ struct RemoteArgs {
     /// The transport. The default is `http` for a URL and `stdio` for a command.
     #[arg(long, short, value_enum)]
     transport: Option<Transport>,
-}
-
-/// Options after a URL.
-#[derive(Parser)]
-#[command(no_binary_name = true, disable_help_flag = true)]
-struct Behind {
-    #[command(flatten)]
-    remote: RemoteArgs,
 }
 
 /// Options of the sandbox. Each of them also turns the sandbox on.
@@ -145,6 +137,41 @@ enum Transport {
 enum Start {
     Boot,
     Demand,
+}
+
+/// Parses a command line. Options may also follow a URL, as in `claude mcp add`, where clap takes them for the arguments
+/// of a command: they are moved before the URL. `add` returns the arguments of `add`, if that is the command.
+pub(super) fn parse<T: Parser>(
+    mut words: Vec<OsString>,
+    add: impl Fn(&T) -> Option<&Args>,
+) -> Result<T, clap::Error> {
+    let parsed = T::try_parse_from(&words)?;
+    let Some(args) = add(&parsed).filter(|args| args.image.is_none() && !args.json) else {
+        return Ok(parsed);
+    };
+    let Some((url, behind)) = args.what.split_first().filter(|(first, _)| is_url(first)) else {
+        return Ok(parsed);
+    };
+    if behind.is_empty() {
+        return Ok(parsed);
+    }
+    let options = words.split_off(words.len() - behind.len());
+    words.pop();
+    words.retain(|word| word != "--");
+    words.extend(options);
+    words.push(url.into());
+    let moved = T::try_parse_from(words)?;
+    match add(&moved) {
+        Some(args) if args.what == [url.as_str()] => Ok(moved),
+        _ => {
+            let why = "after a URL, only options are allowed";
+            Err(T::command().error(ErrorKind::TooManyValues, why))
+        }
+    }
+}
+
+fn is_url(word: &str) -> bool {
+    word.starts_with("http://") || word.starts_with("https://")
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
@@ -207,7 +234,7 @@ fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
 
 /// Returns the entry in the form of mcp.json. `here` reads the environment of this process.
 fn entry(args: &Args, here: impl Fn(&str) -> Option<String>) -> Result<Value, Usage> {
-    let mut what = args.what.as_slice();
+    let what = args.what.as_slice();
     if args.json {
         return match what {
             [text] => json_entry(text),
@@ -217,29 +244,17 @@ fn entry(args: &Args, here: impl Fn(&str) -> Option<String>) -> Result<Value, Us
         };
     }
     let first = what.first().map(String::as_str).unwrap_or_default();
-    let is_url = first.starts_with("http://") || first.starts_with("https://");
-    let mut remote = args.remote.clone();
-    if is_url && args.image.is_none() {
-        let behind = Behind::try_parse_from(&what[1..]).map_err(|error| {
-            let why = error.to_string();
-            let why = why.lines().next().unwrap_or_default();
-            Usage(format!(
-                "after a URL, only --header and --transport are allowed: {why}"
-            ))
-        })?;
-        remote.header.extend(behind.remote.header);
-        remote.transport = remote.transport.or(behind.remote.transport);
-        what = &what[..1];
-    }
+    let is_url = is_url(first);
+    let remote = &args.remote;
     let usual = if is_url && args.image.is_none() {
         Transport::Http
     } else {
         Transport::Stdio
     };
     match remote.transport.unwrap_or(usual) {
-        Transport::Stdio => launched(args, &remote, what, is_url, here),
-        Transport::Http => reached(args, &remote, first, is_url, "http"),
-        Transport::Sse => reached(args, &remote, first, is_url, "sse"),
+        Transport::Stdio => launched(args, remote, what, is_url, here),
+        Transport::Http => reached(args, remote, first, is_url, "http"),
+        Transport::Sse => reached(args, remote, first, is_url, "sse"),
     }
 }
 
@@ -458,13 +473,19 @@ mod tests {
 
     #[derive(Parser)]
     struct Line {
+        #[arg(long, global = true)]
+        data_dir: Option<String>,
         #[command(flatten)]
         args: Args,
     }
 
+    fn line(line: &[&str]) -> Result<Line, clap::Error> {
+        let words = std::iter::once(&"add").chain(line).map(OsString::from);
+        parse(words.collect(), |line: &Line| Some(&line.args))
+    }
+
     fn check_words(line: &[&str], expect: Result<Value, &str>) {
-        let words = std::iter::once("add").chain(line.iter().copied());
-        let parsed = Line::try_parse_from(words).map_err(|error| error.to_string());
+        let parsed = self::line(line).map_err(|error| error.to_string());
         let here = |name: &str| (name == "TOKEN").then(|| "from here".to_owned());
         let found = parsed.and_then(|line| entry(&line.args, here).map_err(|error| error.0));
         match expect {
@@ -511,6 +532,20 @@ mod tests {
         check_words(&["-t", "stdio", "n", url], Err("leave the option out"));
         check_words(&["-e", "A=1", "n", url], Err("--header"));
         check_words(&["n", url, "more"], Err("after a URL"));
+        check_words(&["n", url, "--", "more"], Err("after a URL"));
+        check_words(&["n", url, "--unknown"], Err("--unknown"));
+        check_words(&["n", url, "-e", "A=1"], Err("--header"));
+        // Options of every command, and others of `add`.
+        for words in [
+            ["n", url, "--data-dir", "D", "--force"],
+            ["--force", "n", url, "--data-dir", "D"],
+            ["n", "--data-dir", "D", url, "--force"],
+        ] {
+            let line = line(&words).map_err(|error| error.to_string());
+            let line = line.expect("it is valid");
+            let found = (line.data_dir.as_deref(), line.args.force, line.args.what);
+            assert_eq!(found, (Some("D"), true, vec![url.to_owned()]), "{words:?}");
+        }
         check_words(&["--memory", "1G", "n", url], Err("--sandbox is for"));
         check_words(&["-H", "A: 1", "n", "npx"], Err("--env"));
     }

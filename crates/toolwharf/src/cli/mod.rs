@@ -185,7 +185,13 @@ struct Cancelled;
 
 pub(crate) fn main() -> ExitCode {
     names::complete();
-    let cli = Cli::parse();
+    let cli = add::parse(std::env::args_os().collect(), |cli: &Cli| {
+        match &cli.command {
+            Command::Add(args) => Some(args),
+            _ => None,
+        }
+    });
+    let cli = cli.unwrap_or_else(|error| error.exit());
     if let Command::Completions { shell } = cli.command {
         let script = names::script(shell).and_then(|script| print::data(&script));
         return ended(script, cli.output);

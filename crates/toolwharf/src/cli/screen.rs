@@ -56,6 +56,14 @@ impl Screen {
                     "retrying the model request in {pause:.1} s: {why}"
                 ))
             }
+            "waiting_for_servers" => {
+                let servers = event["servers"].as_array().into_iter().flatten();
+                let servers: Vec<&str> = servers.filter_map(Value::as_str).collect();
+                self.word(&format!(
+                    "waiting for servers to start: {}",
+                    servers.join(", ")
+                ))
+            }
             "servers_missing" => {
                 for one in event["servers"].as_array().into_iter().flatten() {
                     let of = |key: &str| one[key].as_str().unwrap_or_default();

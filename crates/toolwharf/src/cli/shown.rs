@@ -43,6 +43,9 @@ fn cells(server: &Server) -> Vec<String> {
         (None, Some(up)) => notes.push(format!("up {}", print::duration(up * 1000))),
         (None, None) => {}
     }
+    if let Some(line) = last_words(server) {
+        notes.push(format!("it wrote `{}`", print::short(line, 120)));
+    }
     if let Some(ms) = server.next_attempt_ms {
         notes.push(format!("next attempt in {}", print::duration(ms)));
     }
@@ -68,6 +71,18 @@ fn cells(server: &Server) -> Vec<String> {
         server.errors.to_string(),
         notes.join("; "),
     ]
+}
+
+/// Returns the last line of stderr, if the server is down because it crashed or did not start.
+fn last_words(server: &Server) -> Option<&str> {
+    let is_down = matches!(
+        server.status.as_str(),
+        "starting" | "restarting" | "backoff" | "unavailable" | "failed"
+    );
+    let crash = server.last_crash.as_ref();
+    let crash = crash.filter(|_| is_down && server.reason.is_some())?;
+    let mut lines = crash.stderr.lines().rev().map(str::trim);
+    lines.find(|line| !line.is_empty())
 }
 
 /// Returns a number of tools in words.
@@ -280,5 +295,36 @@ mod tests {
         ] {
             assert_eq!(size(bytes), expect);
         }
+    }
+
+    /// `npx` of nvm, given by its absolute path, does not find `node`: only its stderr says so.
+    #[test]
+    fn the_note_of_a_crash_includes_the_last_line_of_stderr() {
+        let crash = api::Crash {
+            at: store::now(),
+            cause: "exit code 127".to_owned(),
+            exit_code: Some(127),
+            signal: None,
+            out_of_memory: false,
+            fork_bomb: false,
+            stderr: "starting\n/usr/bin/env: 'node': No such file or directory\n \n".to_owned(),
+        };
+        let mut server = Server {
+            status: "backoff".to_owned(),
+            reason: Some("it ended with exit code 127".to_owned()),
+            last_crash: Some(crash),
+            ..Server::default()
+        };
+        let note = |server: &Server| cells(server).pop().unwrap_or_default();
+        assert_eq!(
+            note(&server),
+            "it ended with exit code 127; it wrote `/usr/bin/env: 'node': No such file or directory`"
+        );
+        // An earlier crash is not why it waits for a sign-in.
+        "needs_login".clone_into(&mut server.status);
+        assert_eq!(note(&server), "it ended with exit code 127");
+        "running".clone_into(&mut server.status);
+        server.reason = None;
+        assert_eq!(note(&server), "");
     }
 }

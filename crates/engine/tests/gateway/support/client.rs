@@ -200,6 +200,10 @@ impl Client {
         self.0.session.is_none()
     }
 
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        self.0.session.as_ref().expect("it has a session")
+    }
+
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.0.inbox.lock().unwrap()
     }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Connect, Connection, Launched, Placement, Refused, StartError};
+use engine::{Connect, Connection, Launched, Placement, Refused, RemoteReplica, StartError};
 use futures_util::future::BoxFuture;
 use mcp::client::{Ambient, Connector, Identity, Options, Target};
 use model::{EraPolicy, Origin, Provider, ServerKey, ServerSpec};
@@ -93,6 +93,7 @@ impl Scene {
             reader: Box::new(reader),
             writer: Box::new(writer),
             stray: None,
+            exit: Some(exit_text(&handle)),
         };
         let options = Options {
             label: spec.name.as_str().into(),
@@ -150,6 +151,11 @@ impl Scene {
     }
 }
 
+fn exit_text(handle: &runtime::Handle) -> BoxFuture<'static, String> {
+    let exited = handle.exited();
+    Box::pin(async { format!("it ended with {}", exited.await) })
+}
+
 impl Connect for Scene {
     fn connect<'a>(
         &'a self,
@@ -159,5 +165,15 @@ impl Connect for Scene {
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
         Box::pin(self.start(spec, capabilities, launched))
+    }
+
+    /// The other gateway is played by the scripted server itself.
+    fn reach<'a>(
+        &'a self,
+        spec: &'a ServerSpec,
+        _: &'a RemoteReplica,
+        capabilities: &'a str,
+    ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
+        Box::pin(async move { self.start(spec, capabilities, &Launched::default()).await })
     }
 }

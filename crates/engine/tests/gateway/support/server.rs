@@ -44,6 +44,8 @@ pub(crate) struct Script {
     pub(crate) start_delay: Duration,
     /// Instances exit with this code instead of answering the handshake.
     pub(crate) dies_at_start: Option<i32>,
+    /// This many instances exit with code 1 instead of answering `tools/list`.
+    pub(crate) deaths_at_list: u32,
     /// The server no longer responds, not even to a ping.
     pub(crate) is_silent: bool,
     /// Neither the end of its input nor `SIGTERM` stops the server.
@@ -112,6 +114,7 @@ impl Default for Script {
             refused: None,
             start_delay: Duration::ZERO,
             dies_at_start: None,
+            deaths_at_list: 0,
             is_silent: false,
             is_stubborn: false,
             death: Duration::ZERO,
@@ -463,6 +466,10 @@ impl Instance {
                 if !is_modern =>
             {
                 json!({})
+            }
+            "tools/list" if script.deaths_at_list > 0 => {
+                self.server.script(|script| script.deaths_at_list -= 1);
+                return Some(Box::pin(async { Some(code(1)) }));
             }
             "tools/list" => {
                 let tool = |name: &String| {
