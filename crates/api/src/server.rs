@@ -20,6 +20,8 @@ pub struct Server {
     /// The name of a server of the configuration file. For other servers, an id that is never reused.
     pub id: String,
     pub name: String,
+    /// The full name in the configuration file, if that cannot be a `name`, or a name for display.
+    pub label: Option<String>,
     /// The project that owns it.
     pub project: Option<String>,
     /// The place of declaration: `file` (the configuration file), `project`, or `registered`
@@ -64,6 +66,9 @@ pub struct Server {
     pub sharing: String,
     /// The projects that see the server. Empty: all projects.
     pub projects: Vec<String>,
+    /// The tools that are offered, by their native names. `null`: all.
+    pub enabled_tools: Option<Vec<String>>,
+    /// Tools that are not offered, even if they are in `enabled_tools`.
     pub disabled_tools: Vec<String>,
 
     /// The sandbox provider of the running or most recent instance. Before the first start: the requested provider, or

@@ -8,8 +8,11 @@ pub struct Tools {
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Tool {
-    /// The exposed name. `null` if clients do not see the tool.
-    pub name: Option<String>,
+    /// The exposed name, or the native name if clients do not see the tool.
+    pub name: String,
+    /// Whether clients see the tool.
+    #[serde(default)]
+    pub offered: bool,
     /// The project that owns the server. `null` for a server of the configuration file.
     #[serde(default)]
     pub project: Option<String>,
@@ -29,6 +32,14 @@ pub struct Tool {
     /// back.
     #[serde(default)]
     pub kept_back: Option<String>,
+}
+
+impl Tool {
+    /// The name that clients see, if they see the tool.
+    #[must_use]
+    pub fn exposed(&self) -> Option<&str> {
+        self.offered.then_some(self.name.as_str())
+    }
 }
 
 /// A project's settings for a tool. A missing value leaves the server's definition as it is.

@@ -379,6 +379,12 @@ impl Hosting {
                 off.insert(tool.as_str());
             }
             config[entry::DISABLED_TOOLS] = off.into_iter().collect();
+            if let Some(on) = config[entry::ENABLED_TOOLS].as_array_mut()
+                && enabled
+                && on.iter().all(|name| name != tool.as_str())
+            {
+                on.push(tool.as_str().into());
+            }
         };
         self.edit(id, change).await
     }

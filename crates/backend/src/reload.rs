@@ -1,11 +1,12 @@
 //! Reloads the configuration files of a running gateway.
 //!
 //! Invariant: reloads never overlap, whether a file changed or an administrator changed it. If the files are invalid,
-//! that is reported and the running configuration stays in force.
+//! that is reported and the running configuration stays in force. An invalid entry only blocks its server.
 
 use std::{
     collections::HashMap,
     ffi::OsString,
+    os::unix::fs::MetadataExt,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -26,8 +27,8 @@ use crate::{
 /// Interval between checks of the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The modification time and size of a file.
-type Stamp = Option<(SystemTime, u64)>;
+/// What changes when a file is changed or replaced: its modification time, size, device and inode.
+type Stamp = Option<(SystemTime, [u64; 3])>;
 
 pub struct Live {
     sources: Sources,
@@ -63,8 +64,8 @@ impl Live {
 
     /// Reloads the files when they change, in a loop.
     ///
-    /// Polls modification time and size twice a second. This also covers editors that replace the file, and file
-    /// systems without change notifications.
+    /// Polls their metadata twice a second. This also covers editors that replace the file, and file systems without
+    /// change notifications.
     pub async fn watch(self: &Arc<Self>) {
         let mut tick = tokio::time::interval(POLL_INTERVAL);
         loop {
@@ -202,7 +203,11 @@ impl Live {
     }
 }
 
+/// Logs the problems and warnings of a configuration that is in force.
 pub fn warn_of(config: &Config) {
+    for problem in &config.problems {
+        tracing::error!("{problem}");
+    }
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -211,7 +216,7 @@ pub fn warn_of(config: &Config) {
 /// The settings in these files. `overruled`: the keys that are set by the command line or the environment.
 fn to_api(sources: &Sources, overruled: &[&str]) -> api::Settings {
     let (problems, warnings) = match Config::load(sources, &startup::env) {
-        Ok(config) => (Vec::new(), config.warnings),
+        Ok(config) => (config.problems, config.warnings),
         Err(error) => (error.problems, Vec::new()),
     };
     let texts = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
@@ -242,7 +247,39 @@ fn to_api(sources: &Sources, overruled: &[&str]) -> api::Settings {
 fn stamps(sources: &Sources) -> Vec<Stamp> {
     let stamp = |path: &Path| {
         let meta = std::fs::metadata(path).ok()?;
-        Some((meta.modified().ok()?, meta.len()))
+        Some((meta.modified().ok()?, [meta.len(), meta.dev(), meta.ino()]))
     };
     sources.files().map(stamp).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_replacement_of_equal_size_and_time_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [file, new] = ["mcp.json", "new.json"].map(|name| folder.path().join(name));
+        let sources = Sources {
+            servers: vec![file.clone()],
+            settings: None,
+            optional: false,
+        };
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).expect("written");
+            let opened = fs::File::options().write(true).open(path);
+            opened
+                .and_then(|file| file.set_modified(time))
+                .expect("set");
+        };
+        write(&file, "one");
+        let before = stamps(&sources);
+        assert_eq!(before, stamps(&sources));
+        write(&new, "two");
+        fs::rename(&new, &file).expect("renamed");
+        assert_ne!(before, stamps(&sources));
+    }
 }

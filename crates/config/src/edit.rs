@@ -11,10 +11,12 @@ use rustix::fs::Mode;
 use serde_json::{Map, Value};
 
 use super::json::{self, input};
+use super::keys::{ENTRY_KEYS, SWITCHES};
 use super::load::{Unreadable, read, read_from};
+use super::names::{long_name, server_name};
 use super::place::{Lock, Place, Trust};
 use super::problem::{ConfigError, Problem};
-use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
+use super::shape::{self, CONTAINERS, ENTRY_MARKS, Listed, PARSE_OPTIONS};
 use super::source::{Source, Syntax};
 
 /// Why a file could not be edited. The file is unchanged.
@@ -242,18 +244,32 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Uses the key that the entry has, `enabled` or `disabled`, otherwise `disabled`.
+    /// Sets all switches that the entry has, those of other clients too. Without one, adds `disabled`.
     ///
     /// # Errors
     /// If the server does not exist.
     pub fn set_enabled(&mut self, name: &ServerName, enabled: bool) -> Result<(), EditError> {
         let entry = self.entry(name)?;
-        let keys = [("enabled", enabled), ("disabled", !enabled)];
         let mut present = false;
-        for (key, value) in keys {
-            if let Some(prop) = entry.get(key) {
-                prop.set_value(value.into());
+        for (key, is_on) in SWITCHES {
+            let is_switch = |prop: &CstObjectProp| {
+                let value = prop.value();
+                ENTRY_KEYS.contains(key) || value.is_some_and(|it| it.as_boolean_lit().is_some())
+            };
+            if let Some(prop) = entry.get(key).filter(is_switch) {
+                prop.set_value((enabled == *is_on).into());
                 present = true;
+            }
+        }
+        for key in ["state", "status"] {
+            let is_off = |prop: &CstObjectProp| {
+                let value = prop.to_serde_value();
+                value.is_some_and(|value| value == "disabled")
+            };
+            if let Some(prop) = entry.get(key).filter(is_off)
+                && enabled
+            {
+                prop.set_value("enabled".into());
             }
         }
         if !present && !enabled {
@@ -262,8 +278,8 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Edits the list that the entry has, `disabledTools` or `excludeTools`, otherwise the list under `toolwharf`.
-    /// `tool` is the native name.
+    /// Edits the list that the entry has, `disabledTools` or `excludeTools`, otherwise the list under `toolwharf`. If the
+    /// entry has `enabledTools`, an enabled tool is added there. `tool` is the native name.
     ///
     /// # Errors
     /// If the server does not exist.
@@ -275,18 +291,25 @@ impl ServerFile {
     ) -> Result<(), EditError> {
         let entry = self.entry(name)?;
         let ours = entry.object_value("toolwharf");
+        let in_ours = |key: &str| ours.as_ref().and_then(|ours| ours.array_value(key));
         let lists: Vec<_> = [
             entry.array_value("disabledTools"),
             entry.array_value("excludeTools"),
-            ours.and_then(|ours| ours.array_value("disabledTools")),
+            in_ours("disabledTools"),
         ]
         .into_iter()
         .flatten()
         .collect();
+        let allowed = [entry.array_value("enabledTools"), in_ours("enabledTools")];
+        let allowed: Vec<_> = allowed.into_iter().flatten().collect();
         let text = |node: &CstNode| node.as_string_lit()?.decoded_value().ok();
         let is_tool = |node: &CstNode| text(node).as_deref() == Some(tool);
-        let listed = lists.iter().any(|list| list.elements().iter().any(is_tool));
+        let has = |lists: &[CstArray]| lists.iter().any(|it| it.elements().iter().any(is_tool));
+        let listed = has(&lists);
         if enabled {
+            if let Some(list) = allowed.first().filter(|_| !has(&allowed)) {
+                list.append(tool.into());
+            }
             lists
                 .into_iter()
                 .for_each(|list| remove_elements(list, is_tool));
@@ -301,7 +324,7 @@ impl ServerFile {
         Ok(())
     }
 
-    /// All servers of a file with their names, in file order. The file may be missing.
+    /// All servers of a file with the names that their keys give, in file order. The file may be missing.
     ///
     /// # Errors
     /// Like [`ServerFile::open`].
@@ -310,10 +333,11 @@ impl ServerFile {
         let source = Source::new(path, text, Syntax::Json);
         let content = shape::content(&source);
         let (_, servers) = content.map_err(|problem| EditError::Unreadable((*problem).into()))?;
-        Ok(servers)
+        let named = |listed: Listed| (server_name(&listed.key).0.to_string(), listed.entry);
+        Ok(servers.into_iter().map(named).collect())
     }
 
-    /// All servers with their names, in file order.
+    /// All servers with their keys, in file order.
     pub(super) fn entries(&self) -> Vec<(String, Value)> {
         self.containers()
             .iter()
@@ -402,16 +426,24 @@ impl ServerFile {
         found
     }
 
+    /// The entry with this key, or else the first whose key gives this name.
     fn find(&self, name: &ServerName) -> Result<Option<CstObjectProp>, EditError> {
-        let mut found = self
-            .containers()
-            .into_iter()
-            .flat_map(|container| container.properties())
-            .filter(|prop| prop.decoded_name().as_deref() == Some(name.as_str()));
-        let first = found.next();
-        match found.next() {
-            Some(_) => Err(EditError::Ambiguous(name.clone())),
-            None => Ok(first),
+        let props = || {
+            let containers = self.containers().into_iter();
+            let props = containers.flat_map(|container| container.properties());
+            props.filter_map(|prop| Some((prop.decoded_name()?, prop)))
+        };
+        let mut found = props().filter(|(key, _)| key == name.as_str());
+        match (found.next(), found.next()) {
+            (Some(_), Some(_)) => Err(EditError::Ambiguous(name.clone())),
+            (Some((_, prop)), None) => Ok(Some(prop)),
+            (None, _) => {
+                let gives = |to_name: &dyn Fn(&str) -> ServerName| {
+                    let mut derived = props();
+                    derived.find_map(|(key, prop)| (to_name(&key) == *name).then_some(prop))
+                };
+                Ok(gives(&|key| server_name(key).0).or_else(|| gives(&long_name)))
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! a note. The facts about clients are from their documentation. Unknown shapes are read as in [`super::shape`].
 
 mod codex;
+mod forms;
 mod opencode;
 mod yaml;
 
@@ -20,7 +21,12 @@ use super::{
     source::{Source, Syntax},
 };
 
-const GEMINI_SETTINGS: &str = ".gemini/settings.json";
+/// Files of Gemini CLI, of Qwen Code, which is made from it, and of Copilot CLI: `$VAR` is a variable.
+const DOLLAR_FILES: [&str; 3] = [
+    ".gemini/settings.json",
+    ".qwen/settings.json",
+    ".copilot/mcp-config.json",
+];
 
 /// Keys that only describe an entry.
 const DESCRIPTION_KEYS: &[&str] = &[
@@ -63,7 +69,8 @@ struct Place {
     /// The folder for relative paths and `${workspaceFolder}`. `None`: the file is a user's file, or the folder is
     /// unknown.
     workspace: Option<PathBuf>,
-    is_gemini: bool,
+    /// `$VAR` is a variable.
+    has_dollars: bool,
 }
 
 impl Place {
@@ -71,7 +78,7 @@ impl Place {
         let of_user = is_of_user(from, Machine { os: Os::HERE, env });
         Self {
             workspace: (from.is_absolute() && !of_user).then(|| workspace_of(from)),
-            is_gemini: from.ends_with(GEMINI_SETTINGS),
+            has_dollars: DOLLAR_FILES.iter().any(|file| from.ends_with(file)),
         }
     }
 }
@@ -105,14 +112,21 @@ pub fn foreign(
     let (root, servers) = content.map_err(|problem| EditError::Unreadable((*problem).into()))?;
     let mut found: Vec<Foreign> = servers
         .into_iter()
-        .map(|(name, entry)| Foreign {
-            name,
-            entry,
-            ..Foreign::default()
+        .map(|listed| {
+            let mut one = Foreign {
+                name: listed.key,
+                entry: listed.entry,
+                ..Foreign::default()
+            };
+            if listed.is_off {
+                switch_off(&mut one.entry);
+                one.notes
+                    .push("the file excludes this server, so it is disabled".to_owned());
+            }
+            one
         })
         .collect();
     found.extend(opencode::directly_under_mcp(&root));
-    gemini_choice(&root, &mut found);
     for one in &mut found {
         settle(one, &place);
     }
@@ -143,7 +157,14 @@ fn settle(foreign: &mut Foreign, place: &Place) {
         return;
     }
     opencode::settle(entry, notes, missing);
-    if place.is_gemini {
+    forms::rename(entry);
+    forms::placeholders(entry, notes);
+    let is_off = forms::switches(entry);
+    if is_off && entry.get("enabled") != Some(&Value::Bool(false)) {
+        entry.shift_remove("enabled");
+        entry.insert("disabled".into(), true.into());
+    }
+    if place.has_dollars {
         each_text(entry, &mut |text| *text = with_braces(text));
     } else {
         note_plain_variables(entry, notes);
@@ -181,9 +202,7 @@ fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
         if is_empty {
             continue;
         }
-        let why = if matches!(key, "includeTools" | "enabledTools") {
-            "all tools are offered; hide unwanted ones with `toolwharf disable NAME/TOOL`"
-        } else if APPROVAL_KEYS.contains(&key) {
+        let why = if APPROVAL_KEYS.contains(&key) {
             "clients ask the user before calls, Toolwharf does not"
         } else if matches!(key, "oauth" | "auth" | "authProviderType") {
             "sign-ins are not imported"
@@ -345,30 +364,6 @@ fn texts_of(value: &mut Value, change: &mut impl FnMut(&mut String)) {
     }
 }
 
-/// Gemini CLI's selection of servers: `mcp.allowed` and `mcp.excluded`, and their older names.
-fn gemini_choice(root: &Value, found: &mut [Foreign]) {
-    let words = |value: &Value| -> Vec<String> {
-        let items = value.as_array().into_iter().flatten();
-        items.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let either = |new: &str, old: &str| {
-        let mut all = words(&root["mcp"][new]);
-        all.extend(words(&root[old]));
-        all
-    };
-    let allowed = either("allowed", "allowMCPServers");
-    let excluded = either("excluded", "excludeMCPServers");
-    for one in found {
-        let left_out =
-            excluded.contains(&one.name) || (!allowed.is_empty() && !allowed.contains(&one.name));
-        if left_out {
-            switch_off(&mut one.entry);
-            one.notes
-                .push("the file excludes this server, so it is disabled".to_owned());
-        }
-    }
-}
-
 /// Servers that Claude Code keeps for individual projects. They run in the folder of the project.
 fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
     let projects = root["projects"].as_object();
@@ -388,7 +383,7 @@ fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
             };
             let place = Place {
                 workspace: Some(path.into()),
-                is_gemini: false,
+                has_dollars: false,
             };
             settle(&mut one, &place);
             if let Some(entry) = one.entry.as_object_mut()

@@ -32,6 +32,54 @@ pub(crate) static SANDBOX_KEYS: LazyLock<Vec<&str>> =
 pub(crate) static TOOLWHARF_KEYS: LazyLock<Vec<&str>> =
     LazyLock::new(|| keys_at("/ToolwharfKeys/properties").collect());
 
+/// The switches of all clients, with the value that enables a server.
+pub(crate) const SWITCHES: &[(&str, bool)] = &[
+    ("enabled", true),
+    ("disabled", false),
+    ("isActive", true),
+    ("is_active", true),
+    ("active", true),
+    ("isEnabled", true),
+    ("is_enabled", true),
+    ("isDisabled", false),
+    ("is_disabled", false),
+];
+
+/// Keys of other clients, and the key that means the same here.
+pub(crate) const RENAMED: &[(&str, &str)] = &[
+    ("environment", "env"),
+    ("environmentVariables", "env"),
+    ("environment_variables", "env"),
+    ("envVars", "env"),
+    ("env_vars", "env"),
+    ("envs", "env"),
+    ("workingDirectory", "cwd"),
+    ("working_directory", "cwd"),
+    ("workingDir", "cwd"),
+    ("working_dir", "cwd"),
+    ("workdir", "cwd"),
+    ("httpHeaders", "headers"),
+    ("http_headers", "headers"),
+    ("requestInit", "headers"),
+    ("requestOptions", "headers"),
+    ("env_http_headers", "headers"),
+    ("bearer_token_env_var", "headers"),
+    ("enabled_tools", "enabledTools"),
+    ("includeTools", "enabledTools"),
+    ("include_tools", "enabledTools"),
+    ("availableTools", "enabledTools"),
+    ("available_tools", "enabledTools"),
+    ("allowedTools", "enabledTools"),
+    ("allowed_tools", "enabledTools"),
+    ("tools", "enabledTools"),
+    ("disabled_tools", "disabledTools"),
+    ("exclude_tools", "disabledTools"),
+    ("excludedTools", "disabledTools"),
+    ("tool_timeout_sec", "timeout"),
+    ("startup_timeout_sec", "toolwharf.startTimeoutMs"),
+    ("startup_timeout_ms", "toolwharf.startTimeoutMs"),
+];
+
 /// Adds what is listed elsewhere: the words of policies, and the options of registrations, in snake case.
 fn complete(schemas: &mut Value) {
     for (pointer, words) in [

@@ -15,6 +15,7 @@ mod load;
 mod locate;
 mod members;
 mod merge;
+mod names;
 mod options;
 mod own;
 mod place;
@@ -41,7 +42,9 @@ pub use options::{heartbeat, options};
 pub use own::{read_own, remove_own, write_own};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{is_port, not_allowed, path, sandbox, why_not_allowed};
-pub use servers::{Unfit, check as check_entry, check_project, login_variables, misplaced};
+pub use servers::{
+    Unfit, check as check_entry, check_project, login_variables, misplaced, transport,
+};
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
 pub use settings::Setting;

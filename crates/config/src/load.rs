@@ -1,9 +1,10 @@
 //! Loads a configuration, or reports the problems of all files.
 //!
-//! Invariant: the result depends only on the files and the variables, so that hot reload and start use the same code. A
-//! configuration is used as a whole or not at all.
+//! Invariants: the result depends only on the files and the variables, so that hot reload and start use the same code. A
+//! problem of one entry makes only its server unusable, unless the settings say otherwise. Any other problem makes the
+//! whole configuration invalid.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -11,10 +12,12 @@ use model::{ServerName, ServerSpec, Settings};
 
 use super::interpolate::{Variables, workspace_of};
 use super::locate::Sources;
-use super::problem::{ConfigError, Problem};
+use super::names::long_name;
+use super::problem::{ConfigError, Problem, reason};
+use super::sandbox;
 use super::servers::{self, Parsed};
 use super::settings;
-use super::shape::MAX_PROBLEMS;
+use super::shape::{MAX_PROBLEMS, printable};
 use super::source::{Source, Syntax};
 
 /// Maximum size of a configuration file, in bytes.
@@ -29,6 +32,8 @@ pub struct Config {
     pub sources: Vec<PathBuf>,
     /// The file of each server.
     pub origins: HashMap<ServerName, PathBuf>,
+    /// Problems of single entries. Their servers are unusable.
+    pub problems: Vec<Problem>,
     /// Warnings, which do not prevent the use of the configuration.
     pub warnings: Vec<Problem>,
 }
@@ -37,7 +42,7 @@ impl Config {
     /// Reads all sources. `env` looks up environment variables.
     ///
     /// # Errors
-    /// All problems in all files.
+    /// All problems in all files, if one of them is not only about one entry, or if the settings require valid entries.
     pub fn load(
         sources: &Sources,
         env: &dyn Fn(&str) -> Option<String>,
@@ -48,6 +53,7 @@ impl Config {
             settings: Settings::default(),
             sources: Vec::new(),
             origins: HashMap::new(),
+            problems: Vec::new(),
             warnings: Vec::new(),
         };
         let mut settings_file = None;
@@ -73,17 +79,26 @@ impl Config {
             };
             let mut outcome = servers::parse(&source, &variables, Some(&config.settings));
             problems.append(&mut outcome.problems);
+            config.problems.append(&mut outcome.entry_problems);
             config.warnings.append(&mut outcome.warnings);
             duplicates(&source, &outcome.servers, &seen, &mut problems);
             config.sources.push(path.clone());
             seen.push((source, outcome.servers));
         }
         config.sources.extend(settings_file);
+        same_names(&mut seen, &mut config.problems);
+        let is_refused = !problems.is_empty() || config.settings.require_valid_entries;
+        if is_refused {
+            problems.append(&mut config.problems);
+        }
+        // Sorted by file, in the order in which the files were given, then by line.
+        let order: Vec<&Path> = sources.files().collect();
+        let file = |p: &Problem| order.iter().position(|path| *path == p.file);
+        problems.sort_by_key(|problem| (file(problem), problem.at));
+        config
+            .problems
+            .sort_by_key(|problem| (file(problem), problem.at));
         if !problems.is_empty() {
-            // Sorted by file, in the order in which the files were given, then by line.
-            let order: Vec<&Path> = sources.files().collect();
-            let file = |p: &Problem| order.iter().position(|path| *path == p.file);
-            problems.sort_by_key(|problem| (file(problem), problem.at));
             return Err(problems.into());
         }
         for (source, parsed) in &seen {
@@ -131,45 +146,76 @@ pub fn all_settings(sources: &Sources) -> Vec<settings::Setting> {
     settings::told(source.as_ref())
 }
 
-/// Reports names that another container of the same file, or another file, already has.
+/// Reports keys that another container of the same file, or another file, already has.
 fn duplicates(
     source: &Source,
     parsed: &[Parsed],
     seen: &[(Source, Vec<Parsed>)],
     problems: &mut Vec<Problem>,
 ) {
-    let mut first: HashMap<&ServerName, (&Source, usize)> = HashMap::new();
+    let mut first: HashMap<&str, (&Source, usize)> = HashMap::new();
     for (source, parsed) in seen {
         for server in parsed {
             first
-                .entry(&server.spec.name)
-                .or_insert((source, server.offset));
+                .entry(&server.key)
+                .or_insert((source, server.at.start));
         }
     }
-    // Duplicates within one object were already reported.
-    let reported: HashSet<_> = problems
-        .iter()
-        .filter(|problem| problem.file == source.path)
-        .map(|problem| problem.at)
-        .collect();
     for server in parsed {
-        let Some((there, offset)) = first.get(&server.spec.name) else {
-            first.insert(&server.spec.name, (source, server.offset));
+        let Some((there, offset)) = first.get(server.key.as_str()) else {
+            first.insert(&server.key, (source, server.at.start));
             continue;
         };
         if problems.len() >= MAX_PROBLEMS {
             return;
         }
-        if reported.contains(&Some(source.position(server.offset))) {
-            continue;
-        }
-        let what = format!("server `{}` is defined twice", server.spec.name);
-        let key = server.offset..server.offset + server.spec.name.as_str().len() + 2;
+        let what = format!("server `{}` is defined twice", printable(&server.key));
         problems.push(
-            Problem::at(source, key, what)
+            Problem::at(source, server.at.clone(), what)
                 .see(there, *offset, "first defined here")
                 .help("rename or remove one of the two"),
         );
+    }
+}
+
+/// Makes a server unusable if the name that its key gives belongs to another one. A key that is itself the name has
+/// precedence, then the first key.
+fn same_names(seen: &mut [(Source, Vec<Parsed>)], problems: &mut Vec<Problem>) {
+    let all = seen.iter().flat_map(|(_, parsed)| parsed);
+    let literal = all.filter(|server| server.key == server.spec.name.as_str());
+    let mut taken: HashMap<ServerName, String> = literal
+        .map(|server| (server.spec.name.clone(), server.key.clone()))
+        .collect();
+    for (source, parsed) in seen {
+        let derived = |server: &&mut Parsed| server.key != server.spec.name.as_str();
+        for server in parsed.iter_mut().filter(derived) {
+            let spec = &mut server.spec;
+            let Some(other) = taken.get(&spec.name) else {
+                taken.insert(spec.name.clone(), server.key.clone());
+                continue;
+            };
+            let what = format!(
+                "server `{}` would get the name `{}`, which `{}` has",
+                printable(&server.key),
+                spec.name,
+                printable(other)
+            );
+            let problem =
+                Problem::at(source, server.at.clone(), what).help("rename one of the two");
+            spec.unusable
+                .get_or_insert(reason(std::slice::from_ref(&problem)));
+            if problems.len() < MAX_PROBLEMS {
+                problems.push(problem);
+            }
+            let long = long_name(&server.key);
+            let numbered = (2..).map(|n| long_name(&format!("{n}-{}", server.key)));
+            let mut free = std::iter::once(long).chain(numbered);
+            if let Some(name) = free.find(|name| !taken.contains_key(name)) {
+                taken.insert(name.clone(), server.key.clone());
+                spec.name = name;
+            }
+            sandbox::name(spec);
+        }
     }
 }
 

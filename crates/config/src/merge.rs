@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use model::ServerName;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::edit::{EditError, ServerFile};
 use super::import::{Foreign, switch_off};
+use super::names::server_name;
 use super::shape;
 
 /// The result of an import.
@@ -44,6 +45,16 @@ pub enum Rejected {
     Skipped(String),
 }
 
+/// Returns whether two entries differ at most in the name for display.
+fn is_same(one: &Value, other: &Value) -> bool {
+    let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else {
+        return one == other;
+    };
+    let rest = |all: &Map<String, Value>| all.len() - usize::from(all.contains_key("name"));
+    let mut members = one.iter().filter(|(key, _)| *key != "name");
+    rest(one) == rest(other) && members.all(|(key, value)| other.get(key) == Some(value))
+}
+
 impl ServerFile {
     /// Adds the servers of another file that this one does not have, if `accept` accepts them. Clashes are reported and
     /// are not errors.
@@ -58,10 +69,17 @@ impl ServerFile {
         let mut report = ImportReport::default();
         let mut known: HashMap<String, Value> = HashMap::new();
         let mut twice: HashSet<String> = HashSet::new();
-        for (name, entry) in self.entries() {
-            if known.insert(name.clone(), entry).is_some() {
-                twice.insert(name);
+        let mut derived = Vec::new();
+        for (key, entry) in self.entries() {
+            let (name, _) = server_name(&key);
+            if key != name.as_str() {
+                derived.push((name.to_string(), entry));
+            } else if known.insert(key.clone(), entry).is_some() {
+                twice.insert(key);
             }
+        }
+        for (name, entry) in derived {
+            known.entry(name).or_insert(entry);
         }
         let mut new: Vec<(ServerName, Value)> = Vec::new();
         for other in others {
@@ -70,21 +88,29 @@ impl ServerFile {
                 report.skipped.push((shown, why.clone()));
                 continue;
             }
-            let name = match ServerName::parse(&other.name) {
-                Ok(name) => name,
-                Err(error) => {
-                    report.refused.push((shown, error.to_string()));
-                    continue;
-                }
-            };
-            let mut off = other.entry.clone();
+            let (name, invalid) = server_name(&other.name);
+            if let Some(error) = invalid {
+                report.refused.push((shown, error.to_string()));
+                continue;
+            }
+            let is_derived = other.name != name.as_str();
+            let mut on = other.entry.clone();
+            if let (Value::Object(members), true) = (&mut on, is_derived) {
+                members.insert("name".to_owned(), other.name.as_str().into());
+            }
+            let mut off = on.clone();
             switch_off(&mut off);
             if twice.contains(name.as_str()) {
                 return Err(EditError::Ambiguous(name));
             }
             if let Some(there) = known.get(name.as_str()) {
-                if *there == other.entry || *there == off {
+                if is_same(there, &on) || is_same(there, &off) {
                     report.unchanged.push(name);
+                } else if is_derived {
+                    let why = format!(
+                        "its name would be `{name}`, which another server has: rename one of the two"
+                    );
+                    report.refused.push((shown, why));
                 } else {
                     report.clashes.push(name);
                 }
@@ -92,14 +118,7 @@ impl ServerFile {
             }
             // An entry that is switched off may be incomplete.
             let mut missing = other.missing.clone();
-            match accept(
-                &name,
-                if missing.is_empty() {
-                    &other.entry
-                } else {
-                    &off
-                },
-            ) {
+            match accept(&name, if missing.is_empty() { &on } else { &off }) {
                 Ok(Accepted::AsItIs) => {}
                 Ok(Accepted::SwitchedOff(more)) => missing.extend(more),
                 Err(Rejected::Refused(why)) => {
@@ -111,13 +130,10 @@ impl ServerFile {
                     continue;
                 }
             }
-            let entry = if missing.is_empty() {
-                &other.entry
-            } else {
-                &off
-            };
+            let entry = if missing.is_empty() { on } else { off };
+            let shown = name.to_string();
             known.insert(name.to_string(), entry.clone());
-            new.push((name.clone(), entry.clone()));
+            new.push((name.clone(), entry));
             if !missing.is_empty() {
                 report.off.push((shown.clone(), missing.join("; ")));
             }

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::source::{Excerpt, Position, Show, Source};
 
+/// Maximum number of problems in the reason for a server that is not started.
+const MAX_REASONS: usize = 5;
+
 /// A problem (or a warning), and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub file: PathBuf,
-    /// `None`: the problem is about the whole file.
+    /// `None`: the problem is about the whole file, or there are very many.
     pub at: Option<Position>,
     pub what: String,
     pub help: Option<String>,
@@ -48,27 +51,26 @@ impl Problem {
 
     /// A problem at a place whose text may be a secret.
     pub fn at(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
-        Self {
-            at: Some(source.position(span.start)),
-            excerpt: Some(source.excerpt(&span, Show::Keys)),
-            ..Self::of_file(&source.path, what)
+        Self::located(source, span, what, Show::Keys)
+    }
+
+    fn located(source: &Source, span: Range<usize>, what: impl Into<String>, show: Show) -> Self {
+        let mut problem = Self::of_file(&source.path, what);
+        if source.may_locate() {
+            problem.at = Some(source.position(span.start));
+            problem.excerpt = Some(source.excerpt(&span, show));
         }
+        problem
     }
 
     /// A problem at a place whose text is not a secret and helps to understand it.
     pub fn showing(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
-        Self {
-            excerpt: Some(source.excerpt(&span, Show::Place)),
-            ..Self::at(source, span, what)
-        }
+        Self::located(source, span, what, Show::Place)
     }
 
     /// A problem in a file that does not parse.
     pub fn broken(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
-        Self {
-            excerpt: Some(source.excerpt(&span, Show::Words)),
-            ..Self::at(source, span, what)
-        }
+        Self::located(source, span, what, Show::Words)
     }
 
     pub fn help(mut self, help: impl Into<String>) -> Self {
@@ -77,13 +79,36 @@ impl Problem {
     }
 
     pub fn see(mut self, source: &Source, offset: usize, why: &'static str) -> Self {
-        self.see = Some(See {
+        self.see = self.at.map(|_| See {
             file: source.path.clone(),
             at: source.position(offset),
             why,
         });
         self
     }
+
+    /// The problem in one line, without an excerpt.
+    fn line(&self) -> String {
+        let mut line = self.what.clone();
+        if let Some(help) = &self.help {
+            line = format!("{line}: {help}");
+        }
+        let file = self.file.display();
+        match self.at {
+            Some(Position { line: at, column }) => format!("{line} ({file}:{at}:{column})"),
+            None => format!("{line} ({file})"),
+        }
+    }
+}
+
+/// Why a server with these problems in its entry is not started.
+pub(crate) fn reason(problems: &[Problem]) -> String {
+    let lines = problems.iter().take(MAX_REASONS).map(Problem::line);
+    let mut lines: Vec<String> = lines.collect();
+    if problems.len() > MAX_REASONS {
+        lines.push(format!("and {} more", problems.len() - MAX_REASONS));
+    }
+    lines.join("; ")
 }
 
 impl fmt::Display for Problem {

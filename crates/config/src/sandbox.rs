@@ -71,11 +71,21 @@ fn provider_and_shown(reader: &mut Reader<'_>, is_image: bool, sandbox: &mut San
     }
 }
 
-/// The ports on which the server listens in its sandbox: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080,
-/// "container": 9000}`.
+/// The ports on which the server listens in its sandbox: a list of `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080,
+/// "container": 9000}`, or an object as in Docker's interfaces, `{"9000/tcp": 8080}`.
 fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    let must = "must be a port from 1 to 65535, such as 9000, \"8080:9000\" or {\"host\": 8080, \"container\": 9000}";
-    sandbox.ports = reader.list("ports", must, port).unwrap_or_default();
+    let must = "must be a port from 1 to 65535, such as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
+    sandbox.ports = match reader.get("ports") {
+        Some(Value::Object(mapping)) => {
+            let ports: Option<Vec<Port>> = mapping.iter().map(mapped).collect();
+            if ports.is_none() {
+                let must = "must name ports from 1 to 65535, such as {\"9000/tcp\": 8080}: the port inside, and the port of the host or null";
+                reader.wrong("ports", must);
+            }
+            ports.unwrap_or_default()
+        }
+        _ => reader.list("ports", must, port).unwrap_or_default(),
+    };
     let (mut insides, mut hosts) = (BTreeSet::new(), BTreeSet::new());
     let mut is_new = |port: &Port| {
         let inside = insides.insert(port.inside);
@@ -93,6 +103,26 @@ fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
 pub fn is_port(text: &str) -> Result<String, &'static str> {
     let read = port(&Value::from(text)).map(|_| text.to_owned());
     read.ok_or("a port is a number from 1 to 65535, such as 9000, or 8080:9000 with a port of this host first")
+}
+
+/// A member of an object of ports. Docker itself writes the port of the host as `[{"HostPort": "8080"}]`.
+fn mapped((inside, host): (&String, &Value)) -> Option<Port> {
+    let inside = inside.strip_suffix("/tcp").unwrap_or(inside);
+    let host = match host {
+        Value::Array(hosts) => match hosts.as_slice() {
+            [host] => host.get("HostPort").unwrap_or(host),
+            _ => return None,
+        },
+        host => host,
+    };
+    let plain = |value: &Value| port(value).filter(|port| port.host.is_none());
+    let host = match host {
+        Value::Null => None,
+        Value::Object(_) => return None,
+        host => Some(plain(host)?.inside),
+    };
+    let inside = plain(&inside.into())?.inside;
+    Some(Port { inside, host })
 }
 
 fn port(value: &Value) -> Option<Port> {

@@ -6,13 +6,17 @@
 //! | `{"servers": {…}}` | VS Code's `mcp.json` |
 //! | `{"mcp": {"servers": {…}}}` | VS Code's `settings.json` |
 //! | `{"context_servers": {…}}` | Zed |
+//! | `{"mcp_servers": …}` | LangChain and others |
 //! | `{"name": {"command": …}}` | examples in documentation: a bare map |
 //!
-//! Comments and trailing commas are allowed. A file may contain several shapes, and all of them count.
+//! A container may also be a list of entries with a `name`. Comments and trailing commas are allowed. A file may contain
+//! several shapes, and all of them count.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
-use jsonc_parser::ast::{Object, ObjectProp, Value};
+use jsonc_parser::ast::{Array, Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::Value as Json;
@@ -25,11 +29,22 @@ pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["mcpServers"],
     &["servers"],
     &["context_servers"],
+    &["mcp_servers"],
+    &["mcp.servers"],
     &["mcp", "servers"],
 ];
 
-/// Maximum number of reported problems. Each problem scans the text again, which would take very long in a large file
-/// full of problems, and users would not read that many.
+/// Lists of servers that are switched off, outside of their entries: of Gemini CLI, Claude Code and Witsy.
+const EXCLUDED: &[&[&str]] = &[
+    &["mcp", "excluded"],
+    &["excludeMCPServers"],
+    &["disabledMcpServers"],
+    &["disabledMcpjsonServers"],
+];
+/// Lists of servers of which all others are switched off: of Gemini CLI.
+const ALLOWED: &[&[&str]] = &[&["mcp", "allowed"], &["allowMCPServers"]];
+
+/// Maximum number of reported problems. Users would not read more.
 pub(crate) const MAX_PROBLEMS: usize = 100;
 
 /// The keys by which an entry of a bare map is recognised.
@@ -45,11 +60,24 @@ pub(crate) const PARSE_OPTIONS: ParseOptions = ParseOptions {
     allow_unary_plus_numbers: false,
 };
 
-/// Calls `visit` with the property of each server, in file order.
+/// A server in a file.
+pub(crate) struct Found<'o, 'a> {
+    /// The key of its entry, or in a list its `name`. A list item without one gets its position.
+    pub key: Cow<'o, str>,
+    /// The place of the key.
+    pub at: Range<usize>,
+    pub value: &'o Value<'a>,
+    /// False: it is an item of a list, without a `name`.
+    pub is_named: bool,
+    /// A list of the file, outside of the entry, switches it off.
+    pub is_off: bool,
+}
+
+/// Calls `visit` with each server, in file order. `problems` are those of the file as a whole.
 pub(crate) fn servers(
     source: &Source,
     problems: &mut Vec<Problem>,
-    mut visit: impl FnMut(&ObjectProp<'_>, &mut Vec<Problem>),
+    mut visit: impl FnMut(&Found<'_, '_>),
 ) {
     let parsed = parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS);
     let root = match parsed {
@@ -66,36 +94,49 @@ pub(crate) fn servers(
     };
     duplicates(source, &root, problems);
 
-    let mut found = false;
+    let choice = Choice::of(&root);
+    let mut visit = |mut found: Found<'_, '_>| {
+        found.is_off = choice.excludes(&found.key);
+        visit(&found);
+    };
+    let mut is_found = false;
     for path in CONTAINERS {
-        let Some((prop, object)) = lookup(&root, path) else {
+        let Some(prop) = lookup(&root, path) else {
             continue;
         };
-        found = true;
-        let Some(object) = object else {
-            let what = format!(
-                "`{}` is {}, not an object",
-                path.join("."),
-                kind(&prop.value)
-            );
-            problems.push(Problem::at(source, span(&prop.value), what).help(EXAMPLE));
-            continue;
-        };
-        duplicates(source, object, problems);
-        visit_all(object, problems, &mut visit);
+        is_found = true;
+        match &prop.value {
+            Value::Object(object) => {
+                duplicates(source, object, problems);
+                members(object).for_each(&mut visit);
+            }
+            Value::Array(array) => items(array).for_each(&mut visit),
+            other => {
+                let what = format!("`{}` is {}, not an object", path.join("."), kind(other));
+                problems.push(Problem::at(source, span(other), what).help(EXAMPLE));
+            }
+        }
     }
-    if found || root.properties.is_empty() {
+    if is_found || root.properties.is_empty() {
         return;
     }
     if is_bare_map(&root) {
-        return visit_all(&root, problems, &mut visit);
+        return members(&root).for_each(&mut visit);
     }
     let problem = Problem::of_file(&source.path, "the file contains no servers");
     problems.push(problem.help(EXAMPLE));
 }
 
-/// The value of a file, and its servers by name.
-pub(crate) type Content = (Json, Vec<(String, Json)>);
+/// The value of a file, and its servers.
+pub(crate) type Content = (Json, Vec<Listed>);
+
+/// A server of a file, as JSON.
+pub(crate) struct Listed {
+    pub key: String,
+    pub entry: Json,
+    /// A list of the file, outside of the entry, switches it off.
+    pub is_off: bool,
+}
 
 /// Parses a file. The servers are in file order. Empty text counts as an empty object.
 ///
@@ -108,19 +149,32 @@ pub(crate) fn content(source: &Source) -> Result<Content, Box<Problem>> {
         Some(Value::Object(root)) => root,
         Some(other) => return Err(no_object(source, &other).into()),
     };
-    let mut containers: Vec<&Object<'_>> = Vec::new();
-    for path in CONTAINERS {
-        let mut keys = path.iter();
-        let found = keys.try_fold(&root, |object, key| object.get_object(key));
-        containers.extend(found.filter(|it| !is_entry(it)));
+    let choice = Choice::of(&root);
+    let listed = |found: Found<'_, '_>| Listed {
+        is_off: choice.excludes(&found.key),
+        key: found.key.into_owned(),
+        entry: found.value.clone().into(),
+    };
+    let item = |found: Found<'_, '_>| {
+        let mut listed = listed(found);
+        if let Json::Object(members) = &mut listed.entry {
+            members.shift_remove("name");
+        }
+        listed
+    };
+    let mut servers = Vec::new();
+    let mut is_found = false;
+    for prop in CONTAINERS.iter().filter_map(|path| lookup(&root, path)) {
+        match &prop.value {
+            Value::Object(object) => servers.extend(members(object).map(listed)),
+            Value::Array(array) => servers.extend(items(array).map(item)),
+            _ => continue,
+        }
+        is_found = true;
     }
-    let is_bare = |prop: &ObjectProp<'_>| prop.value.as_object().is_some_and(is_entry);
-    if containers.is_empty() && root.properties.iter().any(is_bare) {
-        containers.push(&root);
+    if !is_found && is_bare_map(&root) {
+        servers.extend(members(&root).map(listed));
     }
-    let servers = containers.into_iter().flat_map(|it| &it.properties);
-    let servers = servers.map(|it| (it.name.as_str().to_owned(), it.value.clone().into()));
-    let servers = servers.collect();
     Ok((Value::Object(root).into(), servers))
 }
 
@@ -129,16 +183,63 @@ fn no_object(source: &Source, root: &Value<'_>) -> Problem {
     Problem::at(source, span(root), what).help(EXAMPLE)
 }
 
-fn visit_all(
-    object: &Object<'_>,
-    problems: &mut Vec<Problem>,
-    visit: &mut impl FnMut(&ObjectProp<'_>, &mut Vec<Problem>),
-) {
-    for server in &object.properties {
-        if problems.len() >= MAX_PROBLEMS {
-            return;
+/// The servers of an object. Of several with the same key, only the first.
+fn members<'o, 'a>(object: &'o Object<'a>) -> impl Iterator<Item = Found<'o, 'a>> {
+    let mut seen = HashSet::new();
+    let props = object.properties.iter();
+    let props = props.filter(move |prop| seen.insert(prop.name.as_str()));
+    props.map(|prop| Found {
+        key: prop.name.as_str().into(),
+        at: span(&prop.name),
+        value: &prop.value,
+        is_named: true,
+        is_off: false,
+    })
+}
+
+/// The servers of a list.
+fn items<'o, 'a>(array: &'o Array<'a>) -> impl Iterator<Item = Found<'o, 'a>> {
+    let items = array.elements.iter().enumerate();
+    items.map(|(index, value)| {
+        let name = value.as_object().and_then(|item| item.get("name"));
+        let text = name.and_then(|prop| Some((prop, prop.value.as_string_lit()?)));
+        Found {
+            key: match &text {
+                Some((_, text)) => Cow::Borrowed(&*text.value),
+                None => format!("server-{}", index + 1).into(),
+            },
+            at: text.map_or_else(|| span(value), |(prop, _)| span(&prop.value)),
+            value,
+            is_named: text.is_some(),
+            is_off: false,
         }
-        visit(server, problems);
+    })
+}
+
+/// The lists by which a file chooses among its servers.
+struct Choice<'o> {
+    excluded: HashSet<&'o str>,
+    allowed: HashSet<&'o str>,
+}
+
+impl<'o> Choice<'o> {
+    fn of(root: &'o Object<'_>) -> Self {
+        let words = |paths: &[&[&str]]| {
+            let lists = paths.iter().filter_map(|path| at_path(root, path));
+            let lists = lists.filter_map(|prop| prop.value.as_array());
+            let items = lists.flat_map(|list| &list.elements);
+            let texts = items.filter_map(|item| item.as_string_lit());
+            texts.map(|text| text.value.as_ref()).collect()
+        };
+        Self {
+            excluded: words(EXCLUDED),
+            allowed: words(ALLOWED),
+        }
+    }
+
+    fn excludes(&self, key: &str) -> bool {
+        let is_allowed = self.allowed.is_empty() || self.allowed.contains(key);
+        self.excluded.contains(key) || !is_allowed
     }
 }
 
@@ -178,7 +279,7 @@ pub(crate) fn duplicates(source: &Source, object: &Object<'_>, problems: &mut Ve
     }
 }
 
-pub(crate) fn span(node: &impl Ranged) -> std::ops::Range<usize> {
+pub(crate) fn span(node: &impl Ranged) -> Range<usize> {
     node.start()..node.end()
 }
 
@@ -206,20 +307,18 @@ pub(crate) fn printable(text: &str) -> String {
     out
 }
 
-type Found<'o, 'a> = (&'o ObjectProp<'a>, Option<&'o Object<'a>>);
-
-fn lookup<'o, 'a>(root: &'o Object<'a>, path: &[&str]) -> Option<Found<'o, 'a>> {
-    let (last, outer) = path.split_last()?;
-    let mut object = root;
-    for key in outer {
-        object = object.get_object(key)?;
-    }
-    let prop = object.get(last)?;
+/// The container at this path.
+fn lookup<'o, 'a>(root: &'o Object<'a>, path: &[&str]) -> Option<&'o ObjectProp<'a>> {
+    let prop = at_path(root, path)?;
     // `servers` may be the name of a server in a bare map.
-    if prop.value.as_object().is_some_and(is_entry) {
-        return None;
-    }
-    Some((prop, prop.value.as_object()))
+    (!prop.value.as_object().is_some_and(is_entry)).then_some(prop)
+}
+
+fn at_path<'o, 'a>(root: &'o Object<'a>, path: &[&str]) -> Option<&'o ObjectProp<'a>> {
+    let (last, outer) = path.split_last()?;
+    let mut keys = outer.iter();
+    keys.try_fold(root, |object, key| object.get_object(key))?
+        .get(last)
 }
 
 fn is_entry(object: &Object<'_>) -> bool {

@@ -4,11 +4,15 @@
 //! Everything else (values, comments, stray words) is replaced by `…`, because it may be a secret. In a file that does
 //! not parse, a value can look like a key, so only known words are shown.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::keys::ENTRY_KEYS;
 
+/// Maximum number of places that are looked up in a file. Each one scans the text again, which would take very long in a
+/// large file full of problems.
+const MAX_PLACES: usize = 400;
 /// Maximum length of an excerpt, in characters. A minified file is a single line.
 const MAX_EXCERPT_CHARS: usize = 100;
 
@@ -46,6 +50,8 @@ pub struct Source {
     pub path: PathBuf,
     pub text: String,
     syntax: Syntax,
+    /// How many more places are looked up.
+    places_left: Cell<usize>,
 }
 
 /// Line and column, both counted from 1. The column counts characters.
@@ -73,7 +79,15 @@ impl Source {
             path: path.to_owned(),
             text,
             syntax,
+            places_left: Cell::new(MAX_PLACES),
         }
+    }
+
+    /// Returns whether the place of another problem may be looked up. Each one scans the text.
+    pub fn may_locate(&self) -> bool {
+        let left = self.places_left.get();
+        self.places_left.set(left.saturating_sub(1));
+        left > 0
     }
 
     pub fn position(&self, offset: usize) -> Position {

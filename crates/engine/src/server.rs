@@ -24,7 +24,7 @@ pub(crate) mod timers;
 pub(crate) mod unavailable;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -34,7 +34,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use mcp::{Era, chain::Blocked, client::CallerId};
-use model::{Hidden, NativeName, ServerKey, ServerName, ServerSpec, Sharing};
+use model::{Hidden, ServerKey, ServerName, ServerSpec, Sharing, ToolChoice};
 use parking_lot::Mutex;
 use runtime::{Fence, Repeats, process::Handle};
 use tokio::{
@@ -123,7 +123,7 @@ pub struct Server {
     progress: Progress,
     /// [`Server::rest`]
     pub(crate) resting: Notify,
-    pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
+    pub(crate) tool_choice: ArcSwap<ToolChoice>,
     pub(crate) state: watch::Sender<State>,
     pub(crate) catalog: ArcSwap<Catalog>,
     pub(crate) pinned: Pinned,
@@ -194,7 +194,7 @@ impl Server {
             wanted_at: OnceLock::new(),
             progress,
             resting: Notify::new(),
-            disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
+            tool_choice: ArcSwap::from_pointee(spec.tools.clone()),
             state: watch::Sender::new(State::Idle),
             // If the server's catalog is remembered, no list has to wait for the server.
             settled: AtomicBool::new(remembered.catalog.is_some()),
@@ -269,10 +269,10 @@ impl Server {
         self.pinned.keeps_back(tool)
     }
 
-    /// Native names of the disabled tools.
+    /// Which of its tools are offered.
     #[must_use]
-    pub fn disabled_tools(&self) -> Arc<BTreeSet<NativeName>> {
-        self.disabled_tools.load_full()
+    pub fn tool_choice(&self) -> Arc<ToolChoice> {
+        self.tool_choice.load_full()
     }
 
     /// Numbers of calls in flight and of waiting calls.

@@ -36,7 +36,7 @@ pub use policy::{
     RestartPolicy, Role, Sharing, StartPolicy, UnknownWord,
 };
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
-pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
+pub use server::{Declared, Secrets, ServerSpec, ToolChoice, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, Defaults, HostingSettings, KubernetesSettings, Limits, Log, LogFormat,
     ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings,

@@ -91,6 +91,20 @@ impl Origin {
     }
 }
 
+impl Remote {
+    /// A URL without headers and sign-in.
+    #[must_use]
+    pub fn new(url: String) -> Self {
+        Self {
+            url,
+            headers: BTreeMap::new(),
+            sse: false,
+            public_only: false,
+            login: Login::default(),
+        }
+    }
+}
+
 impl Launch {
     /// A program that uses standard input and output, with an empty environment.
     #[must_use]

@@ -49,6 +49,8 @@ pub enum Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
     pub name: ServerName,
+    /// Its full name in its file, if that cannot be a `name`, or a name for display.
+    pub label: Option<String>,
     /// The source of this configuration.
     pub declared: Declared,
     /// The project that owns the server. A server declared in a project is connected at its first use. After some
@@ -65,7 +67,7 @@ pub struct ServerSpec {
     /// Wall time from launch to a completed handshake. A launched server that writes to its stderr gets more: see
     /// [`ServerSpec::longest_start`].
     pub start_timeout: Duration,
-    pub disabled_tools: BTreeSet<NativeName>,
+    pub tools: ToolChoice,
     /// The projects that see the server. If empty: all projects that see servers of the configuration file.
     pub projects: BTreeSet<ProjectId>,
     /// Why the server cannot be started or reached, such as a secret that is not set.
@@ -80,6 +82,35 @@ pub struct ServerSpec {
     pub breaker: Option<Breaker>,
     /// The values of the secrets that were filled in.
     pub secrets: Secrets,
+}
+
+/// Which tools of a server are offered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolChoice {
+    /// The tools that are offered. `None`: all.
+    pub enabled: Option<BTreeSet<NativeName>>,
+    /// Tools that are not offered, even if they are enabled.
+    pub disabled: BTreeSet<NativeName>,
+}
+
+impl ToolChoice {
+    #[must_use]
+    pub fn offers(&self, tool: &str) -> bool {
+        let enabled = self.enabled.as_ref();
+        enabled.is_none_or(|enabled| enabled.contains(tool)) && !self.disabled.contains(tool)
+    }
+
+    /// Offers the tool, or stops offering it.
+    pub fn set(&mut self, tool: &NativeName, enabled: bool) {
+        if !enabled {
+            self.disabled.insert(tool.clone());
+            return;
+        }
+        self.disabled.remove(tool);
+        if let Some(enabled) = &mut self.enabled {
+            enabled.insert(tool.clone());
+        }
+    }
 }
 
 /// Values that must not appear in logs, records, responses or `Debug` output.
@@ -125,6 +156,7 @@ impl ServerSpec {
     pub fn new(name: ServerName, origin: Origin) -> Self {
         Self {
             name,
+            label: None,
             declared: Declared::File,
             owner: None,
             origin,
@@ -134,7 +166,7 @@ impl ServerSpec {
             max_concurrency: None,
             call_timeout: Self::DEFAULT_CALL_TIMEOUT,
             start_timeout: Self::DEFAULT_START_TIMEOUT,
-            disabled_tools: BTreeSet::new(),
+            tools: ToolChoice::default(),
             projects: BTreeSet::new(),
             unusable: None,
             lazy: None,

@@ -34,6 +34,8 @@ pub struct Settings {
     pub database_url: Option<String>,
     /// True: MCP requires a key on loopback too.
     pub require_key: bool,
+    /// True: an invalid entry of a server makes the whole configuration invalid. False: it only blocks its server.
+    pub require_valid_entries: bool,
     /// The URL under which clients and browsers reach this gateway: `https://…` without a path or a trailing slash.
     /// `None`: the listen address.
     pub public_url: Option<String>,
@@ -317,6 +319,7 @@ impl Default for Settings {
             data_dir: None,
             database_url: None,
             require_key: false,
+            require_valid_entries: false,
             public_url: None,
             client_metadata_url: None,
             oidc: BTreeMap::new(),

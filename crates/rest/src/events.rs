@@ -27,7 +27,7 @@ use axum::{
 use engine::{Fleet, catalog::Catalog, remember::Pins, server::Server};
 use futures_util::{StreamExt as _, stream};
 use mcp::sse;
-use model::{NativeName, ProjectId};
+use model::{ProjectId, ToolChoice};
 use serde::Serialize;
 use serde_json::json;
 use store::{CallFilter, Page, Time};
@@ -97,7 +97,7 @@ struct Live {
 struct Offer {
     catalog: Arc<Catalog>,
     pins: Arc<Pins>,
-    disabled: Arc<std::collections::BTreeSet<NativeName>>,
+    choice: Arc<ToolChoice>,
 }
 
 impl Pulse {
@@ -157,7 +157,7 @@ impl Live {
             offer: Offer {
                 catalog: server.catalog(),
                 pins: server.pins(),
-                disabled: server.disabled_tools(),
+                choice: server.tool_choice(),
             },
             server,
         }
@@ -177,7 +177,7 @@ impl Offer {
     fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.catalog, &other.catalog)
             && Arc::ptr_eq(&self.pins, &other.pins)
-            && Arc::ptr_eq(&self.disabled, &other.disabled)
+            && Arc::ptr_eq(&self.choice, &other.choice)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Product manifests: the servers that a product adds to a project, as JSON or YAML.
 //!
 //! Servers are listed under `mcp.servers`, as an object of entries by name or as a list of objects with `name`,
-//! `transport` and `config`. Unknown keys are kept, because other programs may use them. Invariant: a manifest with an
+//! `transport` and `config`. A literal key `mcp.servers`, or `mcp_servers`, means the same. Unknown keys are kept, because other programs may use them. Invariant: a manifest with an
 //! error changes nothing, and all errors are reported.
 
 use std::collections::BTreeSet;
 
 use api::Wrong;
 use model::{ProjectId, ServerName};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use store::NewServer;
 
 use super::{
@@ -21,6 +21,9 @@ use backend::entries::manifest_restored;
 const MAX_SERVERS: usize = 200;
 /// Maximum length of a version, in characters.
 const MAX_VERSION_CHARS: usize = 100;
+
+/// The version of a manifest that has none.
+const NO_VERSION: &str = "0";
 
 /// A valid manifest.
 pub(super) struct Manifest {
@@ -67,7 +70,7 @@ impl Manifest {
         before: Option<&Value>,
     ) -> Result<Self, Problem> {
         const UNUSABLE: &str = "the manifest is invalid, and nothing was changed";
-        let value = parse(body, format)?;
+        let value = nested(parse(body, format)?);
         let value = manifest_restored(value, before).map_err(|errors| unfit(UNUSABLE, errors))?;
         let mut reading = Reading {
             project,
@@ -84,6 +87,24 @@ impl Manifest {
             servers,
         })
     }
+}
+
+/// Moves the servers to `/mcp/servers`.
+fn nested(mut value: Value) -> Value {
+    if value.pointer("/mcp/servers").is_some() {
+        return value;
+    }
+    if let Value::Object(members) = &mut value {
+        let keys = ["mcp.servers", "mcp_servers"];
+        let servers = keys.iter().find_map(|key| members.shift_remove(*key));
+        if let Some(servers) = servers {
+            let mcp = members.entry("mcp").or_insert_with(|| Map::new().into());
+            if let Value::Object(mcp) = mcp {
+                mcp.insert("servers".to_owned(), servers);
+            }
+        }
+    }
+    value
 }
 
 fn parse(body: &[u8], format: Format) -> Result<Value, Problem> {
@@ -150,7 +171,7 @@ impl Reading<'_> {
                 "/version",
                 r#"must be a string: put it in quotes, as "1.0""#,
             ),
-            None => self.wrong("/version", "is required"),
+            None => return NO_VERSION.to_owned(),
         }
         String::new()
     }
@@ -275,6 +296,29 @@ mcp:
         }
         assert_eq!(one.servers.len(), 2);
         assert!(!one.servers[1].enabled);
+    }
+
+    #[test]
+    fn other_keys_for_the_servers() {
+        for (text, version) in [
+            (
+                r#"{"name": "search", "mcp": {"servers": {"a": {"command": "x"}}}}"#,
+                "0",
+            ),
+            (
+                r#"{"name": "search", "version": "1", "mcp.servers": {"a": {"command": "x"}}}"#,
+                "1",
+            ),
+            (
+                r#"{"name": "search", "mcp": {"other": 1}, "mcp_servers": [{"name": "a", "command": "x", "args": [], "env": {}}]}"#,
+                "0",
+            ),
+        ] {
+            let read = read(text, Format::Json).map_err(|problem| problem.detail.clone());
+            let read = read.expect("a manifest");
+            assert_eq!((&*read.version, read.servers.len()), (version, 1), "{text}");
+            assert!(read.value.pointer("/mcp/servers").is_some(), "{text}");
+        }
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Rest {
         let fleet = self.gateway.fleet();
         let project = view.scope.project.as_ref();
         let settings = project.and_then(|id| fleet.projects.get(id));
-        let (off, pins) = (server.disabled_tools(), server.pins());
+        let (choice, pins) = (server.tool_choice(), server.pins());
         let differences = self.differences(server).await;
         let kept_back: HashMap<NativeName, KeptBack> =
             fleet.kept_back(server).into_iter().collect();
@@ -210,7 +210,8 @@ impl Rest {
             let enabled = setting.and_then(|setting| setting.enabled);
             let pending = pins.get(&tool.tool).and_then(|pin| pin.pending.clone());
             tools.push(Tool {
-                name: name.map(|name| (*name).to_owned()),
+                name: name.map_or(&*item.native, |name| name).to_owned(),
+                offered: name.is_some(),
                 project: server.spec.owner.as_ref().map(ToString::to_string),
                 server: server.name().to_string(),
                 native: item.native.to_string(),
@@ -221,7 +222,8 @@ impl Rest {
                         format!("the tool's definition cannot be stored: {why}")
                     }
                 }),
-                enabled: name.is_some() || enabled.unwrap_or_else(|| !off.contains(&tool.tool)),
+                enabled: name.is_some()
+                    || enabled.unwrap_or_else(|| choice.offers(tool.tool.as_str())),
                 setting: setting.map(|setting| Setting {
                     enabled: setting.enabled,
                     name: setting.alias.as_ref().map(ToString::to_string),
@@ -305,8 +307,13 @@ fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
         .list(ListKind::Tools)
         .iter()
         .map(|item| &*item.native);
-    let is_off = server.disabled_tools().contains(tool);
-    if catalog.info.is_some() && !is_off && !listed.any(|listed| listed == tool.as_str()) {
+    let choice = server.tool_choice();
+    let is_named = choice.disabled.contains(tool)
+        || choice
+            .enabled
+            .as_ref()
+            .is_some_and(|enabled| enabled.contains(tool));
+    if catalog.info.is_some() && !is_named && !listed.any(|listed| listed == tool.as_str()) {
         return Err(Problem::new(
             404,
             format!(

@@ -94,8 +94,7 @@ async fn gemini() {
     // The path is relative to the directory in which Gemini CLI is started, which is unknown.
     says(&report, "off", "local", &["`cwd` ./servers"]);
     says(&report, "notes", "local", &["`trust` is not imported"]);
-    let parts = ["`includeTools` is not imported", "all tools"];
-    says(&report, "notes", "chosen", &parts);
+    assert!(servers["chosen"]["enabledTools"].is_array(), "{servers:?}");
     assert_eq!(servers["chosen"]["excludeTools"], json!(["write"]));
     says(&report, "off", "unset", &["IMPORT_TEST_UNSET"]);
     assert_eq!(servers["unwanted"]["disabled"], true);
@@ -134,8 +133,6 @@ async fn codex() {
         "toolwharf": {"startTimeoutMs": 20000, "callTimeoutMs": 45500},
     });
     assert_eq!(servers["docs"], docs);
-    let part = "`enabledTools` is not imported";
-    says(&report, "notes", "docs", &[part]);
     let headers = json!({"X-Region": "eu", "X-Home": "${HOME}", "Authorization": "Bearer ${IMPORT_TEST_UNSET}"});
     assert_eq!(servers["remote"]["headers"], headers);
     says(&report, "off", "remote", &["IMPORT_TEST_UNSET"]);

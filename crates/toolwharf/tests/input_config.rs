@@ -1,13 +1,21 @@
-//! Invalid configuration produces an error with file, line and a suggestion. At startup, nothing is started. After a
-//! change, the running configuration stays in effect until the next valid one.
+//! Invalid configuration produces an error with file, line and a suggestion. If the file as a whole is invalid, or the
+//! settings require valid entries, nothing is started, and after a change, the running configuration stays in effect
+//! until the next valid one. Otherwise, an invalid entry blocks only its server (U11).
 
 mod common;
 
 use std::time::Duration;
 
-use common::{Setup, holds, scripted, tools};
+use common::{
+    Setup, holds, scripted,
+    shell::{json_of, on},
+    tools,
+};
 use serde_json::json;
 use testkit::{DEADLINE, Peer, wait_for};
+
+/// One invalid entry makes the whole configuration invalid.
+const STRICT: &str = "require_valid_entries = true\n";
 
 /// Name, text of the file, line of the mistake, and expected parts of the message.
 const MISTAKES: &[(&str, &str, usize, &[&str])] = &[
@@ -90,7 +98,9 @@ async fn each_mistake_is_refused_with_its_line_and_remedy() {
     for (what, text, line, parts) in MISTAKES {
         let setup = Setup::new();
         let marker = setup.folder().join("started");
-        let setup = setup.server("good", json!({"command": "touch", "args": [marker]}));
+        let setup = setup
+            .settings(STRICT)
+            .server("good", json!({"command": "touch", "args": [marker]}));
         let file = setup.folder().join("mistake.json");
         std::fs::write(&file, text).unwrap();
         let said = setup.config(&file).refused().await;
@@ -155,7 +165,8 @@ async fn a_file_that_is_not_there_or_not_readable() {
 /// Each mistake in the files of a running gateway is reported and changes nothing, and the next valid file is loaded.
 #[tokio::test]
 async fn on_a_change_the_running_configuration_stays() {
-    let setup = Setup::new().scripted("good", &["--tools", "1"]);
+    let setup = Setup::new().settings(STRICT);
+    let setup = setup.scripted("good", &["--tools", "1"]);
     let mut gateway = setup.connected().await;
     let mut peer = gateway.legacy().await;
     let pid = pid_of(&mut peer, "pid").await;
@@ -194,6 +205,75 @@ async fn on_a_change_the_running_configuration_stays() {
     .await;
     let now = pid_of(&mut peer, "good__pid").await;
     assert_eq!(now, pid, "an unchanged server was restarted");
+}
+
+/// An invalid entry blocks its server, at the start and after a change. All others run. `ls`, `get` and `doctor` give the
+/// reason.
+#[tokio::test]
+async fn u11_one_bad_entry_blocks_only_its_server() {
+    let unset = |name: &str| {
+        let mut entry = scripted(name, &["--no-builtin", "--tools", "1"]);
+        entry["env"] = json!({"KEY": "${SURELY_NOT_SET_ANYWHERE}"});
+        entry
+    };
+    let tools_of = |name: &str| scripted(name, &["--no-builtin", "--tools", "1"]);
+    let mut gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .server("a", scripted("a", &["--tools", "1"]))
+        .server("bad", unset("bad"))
+        .server(
+            "gallery.example/odd",
+            json!({"type": "pigeon", "url": "http://localhost/"}),
+        )
+        .server("z", tools_of("z"))
+        .serve()
+        .await;
+    gateway.up("a").await;
+    gateway.up("z").await;
+    let mut peer = gateway.legacy().await;
+    let pid = pid_of(&mut peer, "a__pid").await;
+    let listed = json_of(&gateway, "ls").await;
+    let servers = listed["servers"].as_array().expect("servers");
+    for (name, part) in [("bad", "SURELY_NOT_SET_ANYWHERE"), ("odd", "pigeon")] {
+        let one = servers.iter().find(|one| one["name"] == name);
+        let one = one.unwrap_or_else(|| panic!("{name}: {listed:#}"));
+        assert_eq!(one["status"], "blocked", "{one:#}");
+        let why = one["reason"].as_str().unwrap_or_default();
+        holds(why, &[part, "mcp.json:"]);
+    }
+    let doctor = on(&gateway, "doctor").await.code(1).out;
+    holds(
+        &doctor,
+        &["SURELY_NOT_SET_ANYWHERE", "pigeon", "2 problems"],
+    );
+
+    // A running server whose entry becomes bad is stopped and blocked; one that is repaired is started.
+    gateway.edit(|servers| {
+        servers.insert("z".to_owned(), unset("z"));
+        servers.insert("bad".to_owned(), tools_of("bad"));
+    });
+    gateway.up("bad").await;
+    wait_for("z to be blocked", DEADLINE, async || {
+        let listed = json_of(&gateway, "get z").await;
+        listed["status"] == "blocked"
+    })
+    .await;
+    assert_eq!(pid_of(&mut peer, "a__pid").await, pid);
+
+    // A file that does not parse, or that has a name twice, changes nothing.
+    let file = gateway.servers_file();
+    for text in [
+        "{",
+        "{\"mcpServers\": {\"a\": {\"command\": \"x\"}, \"a\": {}}}",
+    ] {
+        let before = gateway.process.stderr().len();
+        gateway.replace(&file, text);
+        wait_for("an error", DEADLINE, async || {
+            gateway.process.stderr()[before..].contains("keeping the old one")
+        })
+        .await;
+        assert_eq!(pid_of(&mut peer, "a__pid").await, pid);
+    }
 }
 
 /// Returns the process id of a server, from its tool `pid`.

@@ -251,7 +251,12 @@ impl Plan {
     fn take(&mut self, sources: &Sources, myself: &LoopDetection) -> Result<(), Error> {
         let text = self.base.as_deref().unwrap_or_default();
         let own = own(&self.bare, &self.disk.path, text);
-        let mut own = own.map_err(|source| of(self.client, source))?;
+        let own = own.map_err(|source| of(self.client, source))?;
+        let (derived, mut own): (Vec<_>, Vec<_>) =
+            own.into_iter().partition(|one| one.name.contains('/'));
+        let stays =
+            "its name contains `/`: add it with `toolwharf import`, and remove it here".to_owned();
+        let derived = derived.into_iter().map(|one| (one.name, stays.clone()));
         let ImportReport {
             mut added,
             unchanged,
@@ -272,6 +277,7 @@ impl Plan {
             .chain(lacking)
             .chain(refused)
             .chain(skipped)
+            .chain(derived)
             .collect();
         let takes: HashSet<&str> = added
             .iter()

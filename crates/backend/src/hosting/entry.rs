@@ -181,6 +181,8 @@ fn with_sealed(mut spec: ServerSpec, sealed: BTreeMap<String, String>) -> Server
     spec
 }
 
+/// The key of the tools that are offered.
+pub(super) const ENABLED_TOOLS: &str = "enabled_tools";
 /// The key of the disabled tools.
 pub(super) const DISABLED_TOOLS: &str = "disabled_tools";
 
@@ -196,9 +198,10 @@ pub static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
 });
 
 /// Fields with another name in entries: the name in an entry, and the name in a registration.
-const ENTRY_NAMES: [(&str, &str); 4] = [
+const ENTRY_NAMES: [(&str, &str); 5] = [
     ("env", "environment"),
     ("port", "ports"),
+    ("port_mapping", "ports"),
     ("restart", "restart_policy"),
     ("sandbox", "resource_limits"),
 ];
@@ -225,7 +228,7 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
                 ours.entry("stdio_bridge").or_insert(false.into());
                 json!([port])
             }
-            ("type" | "transport", word) if word == "stdio" => continue,
+            ("type" | "transport", word) if is_stdio(word) => continue,
             ("heartbeat" | "mounts", value) => in_snake_case(value),
             (_, value) => value.clone(),
         };
@@ -237,6 +240,10 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
         ours.entry(word).or_insert(value);
     }
     (ours, places)
+}
+
+fn is_stdio(word: &Value) -> bool {
+    word.is_null() || word.as_str().and_then(config::transport) == Some("stdio")
 }
 
 /// Converts the keys of an object, or of each object of a list, to snake case.
@@ -327,8 +334,10 @@ fn read(
     (spec.restart, spec.heartbeat) = (Some(restart.unwrap_or_default()), heartbeat);
     config::options(&mut reader, &mut spec);
     let tool = |value: &Value| Some(NativeName::new(value.as_str()?));
+    let on = reader.list(ENABLED_TOOLS, "must be the name of a tool", tool);
+    spec.tools.enabled = on.map(|on| on.into_iter().collect());
     let off = reader.list(DISABLED_TOOLS, "must be the name of a tool", tool);
-    spec.disabled_tools = off.into_iter().flatten().collect();
+    spec.tools.disabled = off.into_iter().flatten().collect();
     if let Some(enabled) = reader.flag("enabled") {
         spec.enabled = enabled;
     }
@@ -435,7 +444,7 @@ mod tests {
             "mounts": [{"host": "/a", "path": "/b", "read_only": false}],
         });
         let entry = json!({
-            "name": "s", "type": "stdio", "command": "x", "args": ["-v"], "env": {"K": "v"},
+            "name": "s", "type": "local", "command": "x", "args": ["-v"], "env": {"K": "v"},
             "toolwharf": {
                 "sandbox": {"memory": "64M", "provider": "process"}, "volumes": ["/v"], "restart": "no",
                 "port": 9000, "maxConcurrency": 2, "heartbeat": {"intervalMs": 1000},
@@ -444,6 +453,32 @@ mod tests {
         });
         let spec = |body| Entry::read(body, None).expect("it is right").spec;
         assert_eq!(spec(entry), spec(registration));
+    }
+
+    #[test]
+    fn ports_may_be_an_object() {
+        let spec = |ports: Value| {
+            let mut body = json!({"name": "s", "command": "x", "stdio_bridge": false});
+            let members = body.as_object_mut().expect("an object");
+            members.extend(ports.as_object().expect("an object").clone());
+            Entry::read(body, None).map(|entry| entry.spec)
+        };
+        let usual = spec(json!({"ports": [9000, "8081:9001"]})).expect("it is right");
+        for ports in [
+            json!({"ports": {"9000": null, "9001/tcp": 8081}}),
+            json!({"ports": {"9000/tcp": null, "9001/tcp": [{"HostPort": "8081"}]}}),
+            json!({"port_mapping": {"9000": null, "9001": "8081"}}),
+            json!({"port_mapping": [9000, "8081:9001"]}),
+        ] {
+            assert_eq!(spec(ports.clone()).expect("it is right"), usual, "{ports}");
+        }
+        for ports in [
+            json!({"ports": {"9000/udp": 8081}}),
+            json!({"ports": {"9000": {}}}),
+            json!({"port_mapping": {"x": 1}}),
+        ] {
+            spec(ports.clone()).expect_err("it is wrong");
+        }
     }
 
     #[test]

@@ -20,10 +20,9 @@ pub(super) fn directly_under_mcp(root: &Value) -> Vec<Foreign> {
 }
 
 fn is_entry(entry: &Map<String, Value>) -> bool {
-    let is_typed = entry
-        .get("type")
-        .is_some_and(|kind| kind == "local" || kind == "remote");
-    is_typed || entry.get("command").is_some_and(Value::is_array)
+    // Copilot has the type `local` too, with a text as the command.
+    let is_remote = entry.get("type").is_some_and(|kind| kind == "remote");
+    is_remote || entry.get("command").is_some_and(Value::is_array)
 }
 
 /// Converts an OpenCode entry to the format of `mcp.json`.

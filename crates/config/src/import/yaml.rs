@@ -8,7 +8,7 @@ use super::Foreign;
 use crate::{clients, edit::EditError};
 
 /// Keys of Goose that do not describe the server.
-const IGNORED_KEYS: &[&str] = &["bundled", "available_tools", "timeout", "enabled"];
+const IGNORED_KEYS: &[&str] = &["bundled", "timeout", "enabled"];
 
 pub(super) fn read(from: &Path, text: &str) -> Result<Vec<Foreign>, EditError> {
     let root = clients::yaml(from, text)?;
@@ -53,6 +53,8 @@ fn of_goose(name: &str, entry: &Value) -> Foreign {
                 }));
                 continue;
             }
+            // For Goose, an empty list means all tools.
+            "available_tools" if value.as_array().is_some_and(Vec::is_empty) => continue,
             key if IGNORED_KEYS.contains(&key) => continue,
             key => key,
         };

@@ -15,12 +15,23 @@ use super::super::keys::{SANDBOX_KEYS, TOOLWHARF_KEYS, snake};
 use super::super::members::Reader;
 use super::super::problem::Problem;
 use super::super::sandbox;
-use super::super::shape::span;
+use super::super::shape::{Found, span};
 use super::Entry;
 use api::Wrong;
 
 /// Keys that imply a sandbox.
-const SANDBOX_MARKS: [&str; 6] = ["image", "volumes", "mounts", "network", "port", "ports"];
+const SANDBOX_MARKS: [&str; 7] = [
+    "image",
+    "volumes",
+    "mounts",
+    "network",
+    "port",
+    "ports",
+    PORT_MAPPING,
+];
+
+/// Another name of `ports`, next to `command`.
+const PORT_MAPPING: &str = "port_mapping";
 
 /// The keys of an entry that only Toolwharf reads. `projects`, `disabledTools` and `login` are read elsewhere.
 pub(super) struct OwnKeys<'o, 'a>(Vec<&'o ObjectProp<'a>>);
@@ -29,7 +40,7 @@ impl<'o, 'a> OwnKeys<'o, 'a> {
     /// Keys under `toolwharf` come first, because no other program reads them. Sandbox keys may also be next to
     /// `toolwharf`.
     pub(super) fn of(entry: &'o Object<'a>, ours: Option<&'o Object<'a>>) -> Self {
-        const READ_ELSEWHERE: [&str; 3] = ["projects", "disabledTools", "login"];
+        const READ_ELSEWHERE: [&str; 4] = ["projects", "enabledTools", "disabledTools", "login"];
         let is_option = |key: &str| TOOLWHARF_KEYS.contains(&key) && !READ_ELSEWHERE.contains(&key);
         let nested = ours.into_iter().flat_map(|ours| &ours.properties);
         let nested = nested.filter(|prop| is_option(prop.name.as_str()) || is_of_sandbox(prop));
@@ -48,14 +59,17 @@ impl Entry<'_> {
     /// Reads the options, and the sandbox of a launched server.
     pub(super) fn options(
         &mut self,
-        server: &ObjectProp<'_>,
+        server: &Found<'_, '_>,
         own: &OwnKeys<'_, '_>,
         spec: &mut ServerSpec,
     ) {
         let is_launched = spec.launch().is_some();
         let mut members = Map::new();
         for prop in &own.0 {
-            let key = snake(prop.name.as_str());
+            let key = match prop.name.as_str() {
+                PORT_MAPPING => "ports".to_owned(),
+                key => snake(key),
+            };
             // Beside a `url`, a sandbox key may be meant for another program.
             let is_read = is_launched || !is_of_sandbox(prop);
             if is_read && !members.contains_key(&key) {
@@ -154,7 +168,7 @@ impl Entry<'_> {
         }
     }
 
-    fn misread(&mut self, server: &ObjectProp<'_>, own: &OwnKeys<'_, '_>, wrong: &Wrong) {
+    fn misread(&mut self, server: &Found<'_, '_>, own: &OwnKeys<'_, '_>, wrong: &Wrong) {
         let mut parts = wrong.pointer.trim_start_matches('/').split('/');
         let key = parts.next().unwrap_or_default();
         let one = own.get("port").filter(|_| key == "ports");
@@ -171,7 +185,7 @@ impl Entry<'_> {
         let of_sandbox = || own.0.iter().copied().find(is_of_sandbox);
         let problem = match one.or_else(|| own.get(key)).or_else(of_sandbox) {
             Some(prop) => Problem::showing(self.source, span(&prop.value), what),
-            None => Problem::at(self.source, span(&server.name), what),
+            None => Problem::at(self.source, server.at.clone(), what),
         };
         self.report(problem.help(format!("`{path}` {}", wrong.detail)));
     }
@@ -195,7 +209,8 @@ impl Entry<'_> {
 }
 
 fn is_of_sandbox(prop: &&ObjectProp<'_>) -> bool {
-    SANDBOX_KEYS.contains(&prop.name.as_str())
+    let key = prop.name.as_str();
+    SANDBOX_KEYS.contains(&key) || key == PORT_MAPPING
 }
 
 /// Moves a program into the sandbox that its entry describes.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::keys::SANDBOX_KEYS;
 use super::super::problem::Problem;
 use super::super::shape::span;
-use super::Entry;
+use super::{Entry, transport, values::given};
 
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 /// Keys for launched servers only, in addition to the ones that describe the sandbox.
@@ -37,7 +37,7 @@ pub fn misplaced(entry: &Value) -> Vec<Wrong> {
     let ours = &entry["toolwharf"];
     let word = entry.get("type").or_else(|| entry.get("transport"));
     let word = word.and_then(Value::as_str).unwrap_or_default();
-    let is_stdio = word.eq_ignore_ascii_case("stdio");
+    let is_stdio = transport(word) == Some("stdio");
     let is_remote = !is_stdio && URL_KEYS.iter().any(|key| has(entry, key));
     let is_image = has(entry, "image") || has(ours, "image");
     let mut wrong = Vec::new();
@@ -69,7 +69,7 @@ impl Entry<'_> {
                 Program::Image { .. } => (&["cwd"], "an `image`"),
             },
         };
-        let found = keys.iter().filter_map(|key| entry.get(key));
+        let found = keys.iter().filter_map(|key| given(entry, key));
         for prop in found {
             let what = format!(
                 "`{}` of server `{}` has no effect beside {beside}",

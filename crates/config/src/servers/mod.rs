@@ -1,14 +1,16 @@
-//! Parses server specifications from the text of a file, and reports all problems.
+//! Parses server specifications from the text of a file, and reports all problems. A server whose entry has a problem is
+//! described as far as possible, and cannot be used.
 //!
 //! Keys of an entry: `command`, `args`, `env`, `cwd`, `type` or `transport`, `url` (also `serverUrl`, `httpUrl`),
-//! `headers`, `disabled` or `enabled`, `timeout`, `disabledTools` (also `excludeTools`), and Toolwharf's own options
-//! under `toolwharf`. The sandbox options can also be at the top level. Other keys belong to other clients and are
-//! ignored, with a warning if one looks like a typo.
+//! `headers`, `disabled` or `enabled`, `timeout`, `enabledTools`, `disabledTools` (also `excludeTools`), and Toolwharf's
+//! own options under `toolwharf`. The sandbox options can also be at the top level. Other keys belong to other clients
+//! and are ignored, with a warning if one looks like a typo, or has another name here ([`foreign`]).
 //!
 //! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in seconds, as in Cline: half a
 //! second would be too short to be meant, and Claude Code ignores such values.
 
 mod confined;
+mod foreign;
 mod login;
 mod misplaced;
 mod origin;
@@ -21,34 +23,42 @@ use std::path::Path;
 
 use api::Wrong;
 use jsonc_parser::CollectOptions;
-use jsonc_parser::ast::{Object, ObjectProp, Value};
-use jsonc_parser::common::Ranged;
-use model::{Declared, Defaults, Login, ProjectId, Secrets, ServerName, ServerSpec, Settings};
+use jsonc_parser::ast::{Object, Value};
+use model::{
+    Declared, Defaults, Launch, Login, Origin, Place, Program, ProjectId, Remote, Secrets,
+    ServerName, ServerSpec, Settings,
+};
 
 use super::interpolate::{Variables, workspace_of};
-use super::keys::{ENTRY_KEYS, SANDBOX_KEYS, TOOLWHARF_KEYS};
-use super::problem::{Problem, nearest};
+use super::keys::{ENTRY_KEYS, SANDBOX_KEYS, SWITCHES, TOOLWHARF_KEYS};
+use super::names::server_name;
+use super::problem::{self, Problem, nearest};
 use super::sandbox;
-use super::shape::{self, PARSE_OPTIONS, duplicates, kind, printable, span};
+use super::shape::{self, Found, PARSE_OPTIONS, duplicates, kind, printable, span};
 use super::source::{Source, Syntax};
 use confined::OwnKeys;
 pub use login::login_variables;
 pub use misplaced::misplaced;
+pub use origin::transport;
 
-/// A server, and the place of its name.
+/// A server, with its key in the file and the place of the key.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub spec: ServerSpec,
-    pub offset: usize,
+    pub key: String,
+    pub at: Range<usize>,
 }
 
 /// The content of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub servers: Vec<Parsed>,
+    /// Problems of the file as a whole.
     pub problems: Vec<Problem>,
+    /// Problems of entries, whose servers are unusable. Of very many, only the first.
+    pub entry_problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
-    /// Required variables that are not set. Each one is also among the problems.
+    /// Required variables that are not set. Each one is also among the problems of entries.
     unset: BTreeSet<String>,
     /// The number of problems about texts whose variables could not be filled in.
     unfilled: usize,
@@ -66,14 +76,16 @@ pub struct Unfit {
     pub is_only_unfilled: bool,
 }
 
-/// Keys of other clients that resemble Toolwharf's keys, but must not cause a warning about a typo.
-const FOREIGN_KEYS: &[&str] = &[
+/// Keys of other clients that are ignored without a warning, although they resemble Toolwharf's keys.
+const IGNORED_KEYS: &[&str] = &[
     "name",
     "trust",
     "tools",
     "alwaysAllow",
     "autoApprove",
     "source",
+    "state",
+    "status",
 ];
 
 /// Parses the servers of a file. `settings` contain the defaults and the logins. `None`: they are not known.
@@ -83,44 +95,36 @@ pub(crate) fn parse(
     settings: Option<&Settings>,
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut warnings = Vec::new();
-    let mut servers = Vec::new();
-    let mut unset = BTreeSet::new();
-    let mut unfilled = 0;
-    shape::servers(source, &mut outcome.problems, |prop, problems| {
-        let mut entry = Entry {
-            source,
-            variables,
-            defaults: settings.map_or_else(Defaults::default, |settings| settings.defaults),
-            logins: settings.map(|settings| &settings.logins),
-            server: printable(prop.name.as_str()),
-            active: true,
-            problems: Vec::new(),
-            warnings: Vec::new(),
-            unset: BTreeSet::new(),
-            unfilled: 0,
-            tokens: Vec::new(),
-        };
-        let spec = entry.read(prop);
-        if entry.problems.is_empty()
-            && let Some(spec) = spec
-        {
-            servers.push(Parsed {
+    let mut file_problems = Vec::new();
+    shape::servers(source, &mut file_problems, |found| {
+        let mut entry = Entry::new(source, variables, settings, &found.key);
+        let mut spec = entry.read(found);
+        if !entry.problems.is_empty() {
+            let form = Entry {
+                is_form: true,
+                ..Entry::new(source, variables, settings, &found.key)
+            };
+            spec = Some(form.unusable(found, &entry.problems));
+        }
+        if let Some(spec) = spec {
+            outcome.servers.push(Parsed {
                 spec,
-                offset: prop.name.start(),
+                key: found.key.to_string(),
+                at: found.at.clone(),
             });
         }
-        problems.append(&mut entry.problems);
-        unset.append(&mut entry.unset);
-        unfilled += entry.unfilled;
-        if warnings.len() < shape::MAX_PROBLEMS {
-            warnings.append(&mut entry.warnings);
+        outcome.unset.append(&mut entry.unset);
+        outcome.unfilled += entry.unfilled;
+        for (all, new) in [
+            (&mut outcome.entry_problems, &mut entry.problems),
+            (&mut outcome.warnings, &mut entry.warnings),
+        ] {
+            if all.len() < shape::MAX_PROBLEMS {
+                all.append(new);
+            }
         }
     });
-    outcome.servers = servers;
-    outcome.unset = unset;
-    outcome.unfilled = unfilled;
-    outcome.warnings = warnings;
+    outcome.problems = file_problems;
     outcome
 }
 
@@ -140,7 +144,9 @@ pub fn check(
         env,
         workspace: workspace_of(path),
     };
-    let outcome = parse(&source, &variables, None);
+    let mut outcome = parse(&source, &variables, None);
+    let mut problems = std::mem::take(&mut outcome.problems);
+    problems.append(&mut outcome.entry_problems);
     let word = |problem: &Problem| match &problem.help {
         Some(help) => format!("{} ({help})", problem.what),
         None => problem.what.clone(),
@@ -148,15 +154,13 @@ pub fn check(
     let words = |problems: &[Problem]| -> Vec<String> { problems.iter().map(word).collect() };
     let warnings = words(&outcome.warnings);
     let unset = outcome.unset;
-    let is_only_unfilled =
-        !outcome.problems.is_empty() && outcome.problems.len() == outcome.unfilled;
+    let is_only_unfilled = !problems.is_empty() && problems.len() == outcome.unfilled;
     match outcome.servers.into_iter().next() {
-        Some(parsed) if outcome.problems.is_empty() => Ok((parsed.spec, warnings)),
+        Some(parsed) if problems.is_empty() => Ok((parsed.spec, warnings)),
         _ => {
-            let problems = match outcome.problems.is_empty() {
-                true => outcome.warnings,
-                false => outcome.problems,
-            };
+            if problems.is_empty() {
+                problems = outcome.warnings;
+            }
             let wrong = |problem: &Problem| Wrong::new(place(&source, problem), word(problem));
             Err(Unfit {
                 problems: words(&problems),
@@ -263,6 +267,8 @@ struct Entry<'e> {
     server: String,
     /// The variables of a disabled server need not be set.
     active: bool,
+    /// True: the entry has problems, and is only read to describe its server.
+    is_form: bool,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     unset: BTreeSet<String>,
@@ -271,33 +277,55 @@ struct Entry<'e> {
     tokens: Vec<(String, Range<usize>)>,
 }
 
-impl Entry<'_> {
-    fn read(&mut self, prop: &ObjectProp<'_>) -> Option<ServerSpec> {
-        let name = match ServerName::parse(prop.name.as_str()) {
-            Ok(name) => Some(name),
-            Err(error) => {
-                let at = span(&prop.name);
-                self.wrong(at, error.to_string(), "rename the server");
-                None
-            }
-        };
-        let Value::Object(entry) = &prop.value else {
+impl<'e> Entry<'e> {
+    fn new(
+        source: &'e Source,
+        variables: &'e Variables<'e>,
+        settings: Option<&'e Settings>,
+        key: &str,
+    ) -> Self {
+        Self {
+            source,
+            variables,
+            defaults: settings.map_or_else(Defaults::default, |settings| settings.defaults),
+            logins: settings.map(|settings| &settings.logins),
+            server: printable(key),
+            active: true,
+            is_form: false,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            unset: BTreeSet::new(),
+            unfilled: 0,
+            tokens: Vec::new(),
+        }
+    }
+
+    fn read(&mut self, found: &Found<'_, '_>) -> Option<ServerSpec> {
+        let (name, invalid) = server_name(&found.key);
+        if let Some(error) = invalid {
+            self.wrong(found.at.clone(), error.to_string(), "rename the server");
+        }
+        let Value::Object(entry) = found.value else {
             let what = format!(
                 "server `{}` is {}, not an object",
                 self.server,
-                kind(&prop.value)
+                kind(found.value)
             );
             let help = r#"write {"command": "…", "args": […]} or {"url": "…"}"#;
-            self.wrong(span(&prop.value), what, help);
+            self.wrong(span(found.value), what, help);
             return None;
         };
+        if !found.is_named {
+            let what = format!("the list item `{}` has no `name`", self.server);
+            self.wrong(found.at.clone(), what, r#"add "name": "…""#);
+        }
         duplicates(self.source, entry, &mut self.problems);
         if is_extension(entry) {
             let what = format!(
                 "server `{}` comes from an editor extension and is ignored",
                 self.server
             );
-            let warning = Problem::at(self.source, span(&prop.name), what)
+            let warning = Problem::at(self.source, found.at.clone(), what)
                 .help("to use it in Toolwharf too, give it a `command` or a `url`");
             self.warnings.push(warning);
             return None;
@@ -305,25 +333,58 @@ impl Entry<'_> {
         self.unknown_keys(entry);
 
         let enabled = self.enabled(entry);
-        self.active = enabled;
+        if enabled && found.is_off {
+            let what = format!("a list of this file switches server `{}` off", self.server);
+            let warning = Problem::at(self.source, found.at.clone(), what);
+            let help = "to use it, change the list: `mcp.excluded`, `mcp.allowed`, `disabledMcpServers` or the like";
+            self.warnings.push(warning.help(help));
+        }
+        let enabled = enabled && !found.is_off;
+        self.active = enabled && !self.is_form;
         let own = OwnKeys::of(entry, entry.get_object("toolwharf"));
-        let origin = self.origin(prop, entry, &own);
-        let (name, origin) = (name?, origin?);
+        let origin = self.origin(found, entry, &own)?;
         self.warn_of_misplaced(entry, &origin);
         let mut spec = ServerSpec::new(name, origin);
+        spec.label = label(found, entry, &spec.name);
         spec.enabled = enabled;
+        spec.tools.enabled = self.tools(entry, "enabledTools");
         for key in ["disabledTools", "excludeTools"] {
-            spec.disabled_tools.extend(self.tools(entry, key));
+            let tools = self.tools(entry, key);
+            spec.tools.disabled.extend(tools.into_iter().flatten());
         }
         if let Some(timeout) = self.timeout(entry) {
             spec.call_timeout = timeout;
         }
         self.ours(entry, &mut spec);
-        self.options(prop, &own, &mut spec);
+        self.options(found, &own, &mut spec);
         self.login(entry, &mut spec);
         self.tokens(&mut spec);
         sandbox::name(&mut spec);
         Some(spec)
+    }
+
+    /// The description of a server whose entry has problems.
+    fn unusable(mut self, found: &Found<'_, '_>, problems: &[Problem]) -> ServerSpec {
+        let mut spec = self.read(found).unwrap_or_else(|| {
+            let entry = found.value.as_object();
+            let text = |key: &str| entry?.get_string(key).map(|text| text.value.to_string());
+            let origin = match (text("command"), text("url")) {
+                (None, Some(url)) => Origin::Remote(Remote::new(url)),
+                (command, _) => {
+                    let program = Program::Command {
+                        program: command.unwrap_or_default(),
+                        args: Vec::new(),
+                    };
+                    Origin::Launch(Launch::new(program, Place::Host).into())
+                }
+            };
+            let (name, _) = server_name(&found.key);
+            let mut spec = ServerSpec::new(name, origin);
+            spec.enabled = entry.is_none_or(|entry| self.enabled(entry)) && !found.is_off;
+            spec
+        });
+        spec.unusable = Some(problem::reason(problems));
+        spec
     }
 
     fn report(&mut self, problem: Problem) {
@@ -337,54 +398,52 @@ impl Entry<'_> {
     fn unknown_keys(&mut self, entry: &Object<'_>) {
         for prop in &entry.properties {
             let key = prop.name.as_str();
-            let lists: [&[&str]; 3] = [&ENTRY_KEYS, FOREIGN_KEYS, &SANDBOX_KEYS];
-            if lists.iter().any(|known| known.contains(&key)) {
-                continue;
-            }
+            let shown = printable(key);
             let server = &self.server;
-            let warning = |what: String, help: String| {
-                Problem::at(self.source, span(&prop.name), what).help(help)
-            };
-            if key == "includeTools" {
-                self.warnings.push(warning(
-                    format!(
-                        "`includeTools` of server `{server}` is ignored: all tools are offered"
-                    ),
-                    "list the tools to hide in `disabledTools`".to_owned(),
-                ));
+            let (what, help) = if let Some(ours) = foreign::renamed(prop) {
+                let what = format!("`{shown}` of server `{server}` is not read");
+                (what, format!("write `{ours}` instead"))
             } else if key == "envFile" {
-                self.warnings.push(warning(
-                    format!("`envFile` of server `{server}` is ignored"),
-                    "list the variables in `env`, as `\"NAME\": \"${NAME}\"`".to_owned(),
-                ));
+                let what = format!("`envFile` of server `{server}` is not read");
+                let help = "list the variables in `env`, as `\"NAME\": \"${NAME}\"`";
+                (what, help.to_owned())
+            } else if is_known(key) {
+                continue;
             } else if let Some(known) = nearest(key, &ENTRY_KEYS) {
-                self.warnings.push(warning(
-                    format!(
-                        "`{}` of server `{server}` is not a known key",
-                        printable(key)
-                    ),
-                    format!("did you mean `{known}`?"),
-                ));
-            }
+                let what = format!("`{shown}` of server `{server}` is not a known key");
+                (what, format!("did you mean `{known}`?"))
+            } else {
+                continue;
+            };
+            let warning = Problem::at(self.source, span(&prop.name), what);
+            self.warnings.push(warning.help(help));
         }
     }
 
+    /// Returns whether no key of any client switches the server off.
     fn enabled(&mut self, entry: &Object<'_>) -> bool {
-        let enabled = self.boolean(entry, "enabled");
-        let disabled = self.boolean(entry, "disabled");
-        if let (Some(enabled), Some(disabled)) = (enabled, disabled)
-            && enabled == disabled
-            && let Some(prop) = entry.get("disabled")
+        let mut enabled = !foreign::is_off(entry);
+        for (key, is_on) in SWITCHES {
+            let Some(prop) = entry.get(key) else {
+                continue;
+            };
+            // Other clients may write anything into keys of their own.
+            let is_ours = ENTRY_KEYS.contains(key);
+            if is_ours || matches!(prop.value, Value::BooleanLit(_)) {
+                enabled &= self.boolean(entry, key).is_none_or(|value| value == *is_on);
+            }
+        }
+        let [on, off] = ["enabled", "disabled"].map(|key| entry.get_boolean(key));
+        if let (Some(on), Some(off)) = (on, off)
+            && on.value == off.value
         {
             let what = format!(
                 "`enabled` and `disabled` of server `{}` contradict each other",
                 self.server
             );
-            self.report(
-                Problem::showing(self.source, span(&prop.value), what).help("keep one of the two"),
-            );
+            self.report(Problem::showing(self.source, span(off), what).help("keep one of the two"));
         }
-        enabled.unwrap_or(true) && !disabled.unwrap_or(false)
+        enabled
     }
 
     fn ours(&mut self, entry: &Object<'_>, spec: &mut ServerSpec) {
@@ -426,9 +485,26 @@ impl Entry<'_> {
                 ),
             }
         }
-        spec.disabled_tools
-            .extend(self.tools(ours, "disabledTools"));
+        if let Some(tools) = self.tools(ours, "enabledTools") {
+            spec.tools.enabled.get_or_insert_default().extend(tools);
+        }
+        let disabled = self.tools(ours, "disabledTools");
+        spec.tools.disabled.extend(disabled.into_iter().flatten());
     }
+}
+
+fn is_known(key: &str) -> bool {
+    let lists: [&[&str]; 3] = [&ENTRY_KEYS, IGNORED_KEYS, &SANDBOX_KEYS];
+    lists.iter().any(|known| known.contains(&key))
+        || SWITCHES.iter().any(|(known, _)| *known == key)
+}
+
+/// The key if it is not the name, otherwise the `name` in the entry, if it differs.
+fn label(found: &Found<'_, '_>, entry: &Object<'_>, name: &ServerName) -> Option<String> {
+    let own = entry.get_string("name").map(|text| text.value.as_ref());
+    let keys = [Some(found.key.as_ref()), own].into_iter().flatten();
+    let mut labels = keys.filter(|label| !label.trim().is_empty() && *label != name.as_str());
+    labels.next().map(printable)
 }
 
 /// Zed also lists servers of extensions, with nothing but their settings.

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
-use model::{Launch, Login, Origin, Place, Program, Remote};
+use model::{Launch, Origin, Place, Program, Remote};
 
 use super::super::interpolate::Unknown;
 use super::super::keys::ENTRY_KEYS;
 use super::super::problem::{Problem, nearest};
-use super::super::shape::{duplicates, kind, printable, span};
-use super::{Entry, confined::OwnKeys};
+use super::super::shape::{Found, duplicates, kind, printable, span};
+use super::{Entry, confined::OwnKeys, values::given};
 
 const COMMAND_SLIPS: &[&str] = &[
     "cmd",
@@ -27,20 +27,33 @@ const URL_SLIPS: &[&str] = &[
 ];
 const TRANSPORT_WORDS: &str = "`stdio`, `http` (also `streamable-http`) or `sse`";
 
+/// The transport that a `type` names: `stdio`, `http` or `sse`.
+pub fn transport(word: &str) -> Option<&'static str> {
+    let mut word = word.to_lowercase();
+    word.retain(char::is_alphanumeric);
+    match word.as_str() {
+        "stdio" | "local" | "command" | "process" | "pipe" => Some("stdio"),
+        "http" | "https" | "remote" | "url" | "streamable" | "streamablehttp"
+        | "streamablehttps" | "httpstream" | "httpstreamable" => Some("http"),
+        "sse" | "httpsse" | "ssehttp" | "eventstream" => Some("sse"),
+        _ => None,
+    }
+}
+
 impl Entry<'_> {
     pub(super) fn origin(
         &mut self,
-        prop: &ObjectProp<'_>,
+        found: &Found<'_, '_>,
         entry: &Object<'_>,
         own: &OwnKeys<'_, '_>,
     ) -> Option<Origin> {
         let url = ["url", "serverUrl", "httpUrl"]
             .iter()
-            .find_map(|key| entry.get(key));
-        let command = entry.get("command");
-        let word = entry.get("type").or_else(|| entry.get("transport"));
+            .find_map(|key| given(entry, key));
+        let command = given(entry, "command");
+        let word = given(entry, "type").or_else(|| given(entry, "transport"));
         let named = match word {
-            Some(word) => Some(self.transport_word(word)?),
+            Some(word) => self.transport_word(word)?,
             None => None,
         };
         if let (Some(image), None) = (own.get("image"), url) {
@@ -61,34 +74,32 @@ impl Entry<'_> {
                 None
             }
             (Some("stdio"), None, _) => self.missing(
-                prop,
+                found,
                 entry,
                 "command",
                 COMMAND_SLIPS,
                 r#""command": "npx", "args": ["-y", "…"]"#,
             ),
             (Some(_), _, None) => {
-                self.missing(prop, entry, "url", URL_SLIPS, r#""url": "https://…""#)
+                self.missing(found, entry, "url", URL_SLIPS, r#""url": "https://…""#)
             }
-            (None, None, None) => self.neither(prop, entry),
+            (None, None, None) => self.neither(found, entry),
         }
     }
 
-    fn transport_word(&mut self, prop: &ObjectProp<'_>) -> Option<&'static str> {
+    /// The transport: `stdio`, `http` or `sse`. The inner `None`: an empty text, which says nothing.
+    fn transport_word(&mut self, prop: &ObjectProp<'_>) -> Option<Option<&'static str>> {
         let Value::StringLit(text) = &prop.value else {
             self.wrong_type(prop, "a string", &format!("use {TRANSPORT_WORDS}"));
             return None;
         };
-        let folded = text.value.to_lowercase().replace(['-', '_', ' '], "");
-        let meant = match folded.as_str() {
-            "stdio" => return Some("stdio"),
-            "http" | "streamablehttp" => return Some("http"),
-            "sse" => return Some("sse"),
-            "local" | "command" | "process" | "pipe" => Some("stdio"),
-            "remote" | "https" | "url" | "streamable" => Some("http"),
-            "httpsse" | "ssehttp" | "eventstream" => Some("sse"),
-            _ => nearest(&text.value, &["stdio", "http", "streamable-http", "sse"]),
-        };
+        if text.value.trim().is_empty() {
+            return Some(None);
+        }
+        if let Some(word) = transport(&text.value) {
+            return Some(Some(word));
+        }
+        let meant = nearest(&text.value, &["stdio", "http", "streamable-http", "sse"]);
         let what = format!(
             "unknown transport `{}` of server `{}`",
             printable(&text.value),
@@ -104,7 +115,7 @@ impl Entry<'_> {
 
     fn missing(
         &mut self,
-        prop: &ObjectProp<'_>,
+        found: &Found<'_, '_>,
         entry: &Object<'_>,
         key: &str,
         slips: &[&str],
@@ -116,16 +127,16 @@ impl Entry<'_> {
                 "write `{key}` instead of `{}`",
                 printable(slip.name.as_str())
             )),
-            None => Problem::at(self.source, span(&prop.name), what).help(format!("add {example}")),
+            None => Problem::at(self.source, found.at.clone(), what).help(format!("add {example}")),
         };
         self.report(problem);
         None
     }
 
-    fn neither(&mut self, prop: &ObjectProp<'_>, entry: &Object<'_>) -> Option<Origin> {
+    fn neither(&mut self, found: &Found<'_, '_>, entry: &Object<'_>) -> Option<Origin> {
         for (key, slips) in [("command", COMMAND_SLIPS), ("url", URL_SLIPS)] {
             if slip(entry, key, slips).is_some() {
-                return self.missing(prop, entry, key, slips, "");
+                return self.missing(found, entry, key, slips, "");
             }
         }
         let what = format!(
@@ -133,7 +144,7 @@ impl Entry<'_> {
             self.server
         );
         let help = r#"add "command": "npx", "args": ["-y", "…"], or "url": "https://…""#;
-        self.wrong(span(&prop.name), what, help);
+        self.wrong(found.at.clone(), what, help);
         None
     }
 
@@ -212,17 +223,12 @@ impl Entry<'_> {
     }
 
     fn args(&mut self, entry: &Object<'_>) -> Vec<String> {
-        let Some(prop) = entry.get("args") else {
+        let Some(prop) = given(entry, "args") else {
             return Vec::new();
         };
         let Value::Array(array) = &prop.value else {
-            if !matches!(prop.value, Value::NullKeyword(_)) {
-                self.wrong_type(
-                    prop,
-                    "an array of strings",
-                    r#"write "args": ["one", "two"]"#,
-                );
-            }
+            let help = r#"write "args": ["one", "two"]"#;
+            self.wrong_type(prop, "an array of strings", help);
             return Vec::new();
         };
         let mut args = Vec::new();
@@ -245,9 +251,7 @@ impl Entry<'_> {
     }
 
     fn cwd(&mut self, entry: &Object<'_>) -> Option<PathBuf> {
-        let prop = entry
-            .get("cwd")
-            .filter(|prop| !matches!(prop.value, Value::NullKeyword(_)))?;
+        let prop = given(entry, "cwd")?;
         let text = self.string(prop, r#"write "cwd": "/path/of/folder""#)?;
         let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
         let path = self.variables.expand_home(&text);
@@ -261,11 +265,9 @@ impl Entry<'_> {
         let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
         let remote = |url: &str| {
             Some(Remote {
-                url: url.to_owned(),
                 headers,
                 sse,
-                public_only: false,
-                login: Login::default(),
+                ..Remote::new(url.to_owned())
             })
         };
         if !self.active {

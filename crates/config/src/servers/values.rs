@@ -13,21 +13,22 @@ use super::super::problem::Problem;
 use super::super::shape::{duplicates, kind, printable, span};
 use super::Entry;
 
+/// The property, unless its value is null.
+pub(super) fn given<'o, 'a>(entry: &'o Object<'a>, key: &str) -> Option<&'o ObjectProp<'a>> {
+    let is_null = |prop: &&ObjectProp<'_>| matches!(prop.value, Value::NullKeyword(_));
+    entry.get(key).filter(|prop| !is_null(prop))
+}
+
 impl Entry<'_> {
     /// An object of names and texts. Numbers and booleans are converted to text, and null counts as absent.
     pub(super) fn texts(&mut self, entry: &Object<'_>, key: &str) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
-        let Some(prop) = entry.get(key) else {
+        let Some(prop) = given(entry, key) else {
             return out;
         };
         let Value::Object(object) = &prop.value else {
-            if !matches!(prop.value, Value::NullKeyword(_)) {
-                self.wrong_type(
-                    prop,
-                    "an object",
-                    &format!(r#"write "{key}": {{"NAME": "value"}}"#),
-                );
-            }
+            let help = format!(r#"write "{key}": {{"NAME": "value"}}"#);
+            self.wrong_type(prop, "an object", &help);
             return out;
         };
         duplicates(self.source, object, &mut self.problems);
@@ -77,12 +78,12 @@ impl Entry<'_> {
         out
     }
 
-    pub(super) fn tools(&mut self, entry: &Object<'_>, key: &str) -> BTreeSet<NativeName> {
+    /// The names of tools in this list, if there is one.
+    pub(super) fn tools(&mut self, entry: &Object<'_>, key: &str) -> Option<BTreeSet<NativeName>> {
+        given(entry, key)?;
         let words = self.words(entry, key, r#"["tool_one", "tool_two"]"#);
-        words
-            .into_iter()
-            .map(|(word, _)| NativeName::new(word))
-            .collect()
+        let names = words.into_iter().map(|(word, _)| NativeName::new(word));
+        Some(names.collect())
     }
 
     pub(super) fn words<'a>(
@@ -117,9 +118,7 @@ impl Entry<'_> {
 
     /// The time limit of a call. See the module documentation for the unit.
     pub(super) fn timeout(&mut self, entry: &Object<'_>) -> Option<Duration> {
-        let prop = entry
-            .get("timeout")
-            .filter(|prop| !matches!(prop.value, Value::NullKeyword(_)))?;
+        let prop = given(entry, "timeout")?;
         let number = prop.value.as_number_lit();
         let number = number.and_then(|number| number.value.parse::<f64>().ok());
         let ms = number.map(|number| {

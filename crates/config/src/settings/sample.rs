@@ -33,6 +33,10 @@ allowed_hosts = []
 # Whether MCP needs a key on loopback too. On other addresses it always does.
 require_key = false
 
+# Whether one invalid entry in a server file makes the whole configuration invalid. Otherwise, only
+# its server is blocked, and all others run.
+require_valid_entries = false
+
 # What to do with a tool whose definition changes after it was first seen:
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"

@@ -202,17 +202,17 @@ fn import_merges_and_reports() {
     let other = foreign(
         Path::new("y"),
         r#"{"servers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}, "files": {"command": "z"},
-            "git": {"command": "uvx", "args": ["mcp-server-git"]}, "a/b": {"command": "x"}}}"#,
+            "git": {"command": "uvx", "args": ["mcp-server-git"]}, "a/b": {"command": "x"}, "..": {}}}"#,
         &|_| None,
     )
     .unwrap();
     let mut file = ServerFile::parse(Path::new("x"), FILE).unwrap();
     let report = file.import(&other, |_, _| Ok(Accepted::AsItIs)).unwrap();
-    assert_eq!(report.added, [name("git")]);
+    assert_eq!(report.added, [name("git"), name("b")]);
     assert_eq!(report.unchanged, [name("time")]);
     assert_eq!(report.clashes, [name("files")]);
-    assert_eq!(report.refused[0].0, "a/b");
-    assert_eq!(file.names(), ["time", "files", "git"]);
+    assert_eq!(report.refused[0].0, "..");
+    assert_eq!(file.names(), ["time", "files", "git", "b"]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn all_problems_of_a_file_at_once() {
     "one": { "command": "other" },
     "seven": { "command": "x", "url": "https://host" },
     "eight": "npx S3CRET",
-    "ni/ne": { "command": "x" },
+    "nine": null,
     "ten": {}
   }
 }
@@ -100,12 +100,12 @@ error: server `eight` is a string, not an object
     |          ^^^
   help: write {"command": "…", "args": […]} or {"url": "…"}
 
-error: a server name cannot contain `/`
-  --> mcp.json:12:5
+error: server `nine` is null, not an object
+  --> mcp.json:12:13
     |
- 12 | "ni/ne": { "command": "…" },
-    | ^^^^^^^
-  help: rename the server
+ 12 | "nine": null,
+    |         ^^^^
+  help: write {"command": "…", "args": […]} or {"url": "…"}
 
 error: server `ten` has neither a `command` nor a `url`
   --> mcp.json:13:5
@@ -128,7 +128,7 @@ fn wrong_types_and_options() {
     "e": { "url": "https://h/${input:api-key}?k=S3CRET" },
     "f": { "url": "example.com/mcp", "enabled": true, "disabled": true },
     "g": { "url": "wss://example.com/mcp" },
-    "h": { "type": "remote", "url": "https://h" }
+    "h": { "type": "remoet", "url": "https://h" }
   }
 }
 "#), @r##"
@@ -252,12 +252,12 @@ error: the `url` of server `g` is a WebSocket address, which is not an MCP trans
     |               ^^^
   help: use the server's http or https address
 
-error: unknown transport `remote` of server `h`
+error: unknown transport `remoet` of server `h`
   --> mcp.json:11:20
     |
- 11 | "h": { "type": "remote", "url": "…" }
+ 11 | "h": { "type": "remoet", "url": "…" }
     |                ^^^^^^^^
-  help: did you mean `http`? Use `stdio`, `http` (also `streamable-http`) or `sse`
+  help: use `stdio`, `http` (also `streamable-http`) or `sse`
 "##);
 }
 
@@ -272,7 +272,7 @@ fn invalid_json() {
         "{ \"mcpServers\": { ",
         "[1, 2]",
         "",
-        "{\"mcpServers\": []}",
+        "{\"mcpServers\": 5}",
         "{\"editor.fontSize\": 14}",
     ] {
         all.push_str(&errors("mcp.json", text));
@@ -325,11 +325,11 @@ error: the file is empty
   --> mcp.json
   help: write {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}
 
-error: `mcpServers` is an array, not an object
+error: `mcpServers` is a number, not an object
   --> mcp.json:1:16
    |
- 1 | {"mcpServers": []}
-   |                ^^
+ 1 | {"mcpServers": …}
+   |                ^
   help: write {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}
 
 error: the file contains no servers

@@ -4,6 +4,7 @@ mod auth;
 mod clients;
 mod confined;
 mod edits;
+mod entries;
 mod errors;
 mod logins;
 mod robust;
@@ -62,10 +63,18 @@ pub(super) fn env(name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
+/// A configuration without problems in entries.
+fn valid(mut config: Config) -> Result<Config, ConfigError> {
+    match std::mem::take(&mut config.problems) {
+        problems if problems.is_empty() => Ok(config),
+        problems => Err(problems.into()),
+    }
+}
+
 /// Loads one valid file.
 pub(super) fn load(text: &str) -> Config {
     let folder = Folder::new(&[("mcp.json", text)]);
-    match folder.load(&["mcp.json"]) {
+    match folder.load(&["mcp.json"]).and_then(valid) {
         Ok(config) => config,
         Err(error) => panic!("{error}"),
     }
@@ -74,7 +83,7 @@ pub(super) fn load(text: &str) -> Config {
 /// Loads `toolwharf.toml` and `mcp.json` with these texts. The errors are as shown to the user.
 pub(super) fn load_both(settings: &str, servers: &str) -> Result<Config, String> {
     let folder = Folder::new(&[("t.toml", settings), ("mcp.json", servers)]);
-    let config = folder.load(&["t.toml", "mcp.json"]);
+    let config = folder.load(&["t.toml", "mcp.json"]).and_then(valid);
     config.map_err(|error| folder.redact(&error))
 }
 
@@ -89,10 +98,10 @@ pub(super) fn table<const N: usize>(text: &str) -> Vec<[String; N]> {
     rows.map(row).collect()
 }
 
-/// All errors of a file, as shown to the user.
+/// All errors of a file and its entries, as shown to the user.
 pub(super) fn errors(name: &str, text: &str) -> String {
     let folder = Folder::new(&[(name, text)]);
-    match folder.load(&[name]) {
+    match folder.load(&[name]).and_then(valid) {
         Ok(config) => panic!("no error: {config:?}"),
         Err(error) => folder.redact(&error),
     }

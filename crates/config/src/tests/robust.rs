@@ -16,7 +16,8 @@ fn outcome(text: &str) -> String {
         workspace: "/x".into(),
     };
     let outcome = servers::parse(&source, &variables, None);
-    let all = outcome.problems.iter().chain(&outcome.warnings);
+    let problems = outcome.problems.iter().chain(&outcome.entry_problems);
+    let all = problems.chain(&outcome.warnings);
     all.map(|p| format!("{p}\n")).collect()
 }
 

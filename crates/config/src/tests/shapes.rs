@@ -142,7 +142,7 @@ fn gemini_cli() {
         "a: http https://example.com/mcp {}"
     );
     assert_eq!(config.servers[0].call_timeout, Duration::from_secs(5));
-    assert!(config.servers[0].disabled_tools.contains("rm"));
+    assert!(config.servers[0].tools.disabled.contains("rm"));
     assert_eq!(config.warnings, []);
 }
 
@@ -173,7 +173,8 @@ fn empty_objects_hold_no_servers() {
 
 #[test]
 fn words_for_transports() {
-    let words = "stdio=stdio http=http streamable-http=http streamableHttp=http streamable_http=http sse=sse SSE=sse";
+    let words = "stdio=stdio http=http streamable-http=http streamableHttp=http streamable_http=http sse=sse SSE=sse \
+        local=stdio Local=stdio remote=http https=http http+sse=sse";
     for (word, kind) in words.split(' ').filter_map(|pair| pair.split_once('=')) {
         for key in ["type", "transport"] {
             let text = format!(
@@ -182,6 +183,18 @@ fn words_for_transports() {
             let origin = &load(&text).servers[0].origin;
             assert_eq!(origin.transport(), kind, "{key} {word}");
         }
+    }
+}
+
+#[test]
+fn a_type_that_says_nothing() {
+    for word in ["null", "\"\""] {
+        check(
+            &format!(
+                r#"{{"mcpServers": {{"a": {{"type": {word}, "command": "c", "url": null}}}}}}"#
+            ),
+            &["a: stdio c [] {}"],
+        );
     }
 }
 
@@ -208,7 +221,7 @@ fn our_own_options() {
         (5, Duration::from_secs(2))
     );
     assert!(spec.projects.contains("p") && spec.projects.contains("q"));
-    assert!(spec.disabled_tools.contains("x") && spec.disabled_tools.contains("y"));
+    assert!(spec.tools.disabled.contains("x") && spec.tools.disabled.contains("y"));
 }
 
 #[test]

@@ -2,15 +2,12 @@
 //!
 //! Invariant: an unchanged server is not disturbed. Deliberately absent: the source of the specs.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use model::{
     Declared, NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy,
+    ToolChoice,
 };
 use tokio::time::Instant;
 
@@ -42,7 +39,8 @@ impl Gateway {
     /// Starts the initial servers according to the start policy.
     ///
     /// # Errors
-    /// [`StartFailed`] under `sequential`; the other policies report failures as they happen.
+    /// [`StartFailed`] under `sequential`, unless the server's own entry blocks it. The other policies report failures
+    /// as they happen.
     pub async fn start(
         &self,
         specs: Vec<ServerSpec>,
@@ -57,7 +55,10 @@ impl Gateway {
             up.push(spec);
             self.reconfigure_with(up.clone(), None, &mut remembered);
             let servers = self.servers();
-            let Some(server) = servers.last().filter(|server| server.spec.enabled) else {
+            // A server that its own entry blocks is reported like any other missing server.
+            let starts =
+                |server: &&Arc<Server>| server.spec.enabled && server.spec.unusable.is_none();
+            let Some(server) = servers.last().filter(starts) else {
                 continue;
             };
             if let Err(reason) = server.up().await {
@@ -178,7 +179,9 @@ impl Gateway {
         for server in change.started {
             let rules = Rules::of(&server.spec, &settings);
             shared.spawn(server.clone().drive(shared.clone()));
-            if server.spec.enabled && !rules.lazy {
+            // A bad entry shows at once, even if the server would start at its first use.
+            let is_bad = server.spec.declared == Declared::File && server.spec.unusable.is_some();
+            if server.spec.enabled && (!rules.lazy || is_bad) {
                 server.want();
             }
         }
@@ -251,14 +254,10 @@ impl Gateway {
         let Some(server) = fleet.get(&ServerKey { owner, name }) else {
             return false;
         };
-        let mut disabled = BTreeSet::clone(&server.disabled_tools.load());
-        let changed = if enabled {
-            disabled.remove(tool)
-        } else {
-            disabled.insert(tool.clone())
-        };
-        if changed {
-            server.disabled_tools.store(Arc::new(disabled));
+        let mut choice = ToolChoice::clone(&server.tool_choice.load());
+        if choice.offers(tool.as_str()) != enabled {
+            choice.set(tool, enabled);
+            server.tool_choice.store(Arc::new(choice));
             self.shared.publish_of(server, &[ListKind::Tools]);
         }
         true
@@ -276,7 +275,7 @@ fn is_own(server: &Server, project: &ProjectId) -> bool {
     server.spec.declared == Declared::Project && server.key().owner.as_ref() == Some(project)
 }
 
-/// Replaces the servers that match `is_old` with those of `specs`. A server stays if only its disabled tools changed.
+/// Replaces the servers that match `is_old` with those of `specs`. A server stays if only the choice of its tools changed.
 fn put(
     fleet: &mut Fleet,
     is_old: impl Fn(&Server) -> bool,
@@ -295,8 +294,7 @@ fn put(
         let key = spec.key();
         let before = old.iter().find(|server| *server.key() == key);
         if let Some(server) = before.filter(|server| same_instance(&server.spec, &spec)) {
-            let disabled = Arc::new(spec.disabled_tools);
-            server.disabled_tools.store(disabled);
+            server.tool_choice.store(Arc::new(spec.tools));
             servers.push(server.clone());
             continue;
         }
@@ -330,6 +328,6 @@ fn put(
 /// Returns whether a running instance can continue under the new spec.
 fn same_instance(old: &ServerSpec, new: &ServerSpec) -> bool {
     let mut old = old.clone();
-    old.disabled_tools.clone_from(&new.disabled_tools);
+    old.tools.clone_from(&new.tools);
     old == *new
 }

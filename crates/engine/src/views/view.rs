@@ -4,7 +4,7 @@
 //! names its server in `_meta`. A *single* view, of one server, leaves everything as the server sent it.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +20,7 @@ use mcp::{
     protocol::meta,
     server::modern,
 };
-use model::{NativeName, Pinning, ServerName, ToolRef, naming};
+use model::{NativeName, Pinning, ServerName, ToolChoice, ToolRef, naming};
 
 use crate::{
     catalog::{Fate, Item, ListKind, has_view},
@@ -73,7 +73,7 @@ pub struct View {
     /// True if a server of this view is still idle. A request for a list starts such a server.
     sleeps: bool,
     /// Disabled tools of the server of a single view, for everyone or for the project.
-    off: BTreeSet<NativeName>,
+    choice: ToolChoice,
 }
 
 impl View {
@@ -95,19 +95,17 @@ impl View {
         let single = scope.server.is_some();
         let quarantine = fleet.settings.pinning == Pinning::Quarantine;
         let disabled = project.map(|project| &project.disabled_tools);
-        let mut off = BTreeSet::new();
+        let mut choice = ToolChoice::default();
         if let Some(server) = servers.first().filter(|_| single && !scope.is_bare) {
-            off.clone_from(&server.disabled_tools.load());
+            choice.clone_from(&server.tool_choice.load());
             let set = fleet.tool_settings(scope);
             for (tool, setting) in set.filter(|(tool, _)| tool.server == *server.name()) {
-                match setting.enabled {
-                    Some(true) => off.remove(&tool.tool),
-                    Some(false) => off.insert(tool.tool.clone()),
-                    None => false,
-                };
+                if let Some(enabled) = setting.enabled {
+                    choice.set(&tool.tool, enabled);
+                }
             }
             let disabled = disabled.into_iter().flatten();
-            off.extend(
+            choice.disabled.extend(
                 disabled
                     .filter(|tool| tool.server == *server.name())
                     .map(|tool| tool.tool.clone()),
@@ -115,7 +113,7 @@ impl View {
             if quarantine {
                 let pins = server.pins();
                 let kept = pins.keys();
-                off.extend(
+                choice.disabled.extend(
                     kept.filter(|tool| server.keeps_back(tool.as_str()).is_some())
                         .cloned(),
                 );
@@ -135,7 +133,7 @@ impl View {
         for kind in ListKind::ALL {
             let mut all: Vec<Entry> = Vec::new();
             for server in &servers {
-                let native_off = server.disabled_tools.load();
+                let natives = server.tool_choice.load();
                 let is_stale = server.is_stale();
                 let catalog = server.catalog();
                 if single {
@@ -153,7 +151,7 @@ impl View {
                         setting = fleet.tool_setting(scope, &tool);
                         let enabled = setting
                             .and_then(|setting| setting.enabled)
-                            .unwrap_or_else(|| !native_off.contains(&tool.tool));
+                            .unwrap_or_else(|| natives.offers(&item.native));
                         if !enabled || disabled.is_some_and(|off| off.contains(&tool)) {
                             continue;
                         }
@@ -207,7 +205,7 @@ impl View {
             identity: identity.clone(),
             entries,
             servers,
-            off,
+            choice,
         }
     }
 
@@ -220,7 +218,7 @@ impl View {
     /// Returns whether a tool is disabled in a single view, whether or not the server lists it.
     #[must_use]
     pub fn is_off(&self, native: &str) -> bool {
-        self.off.contains(native)
+        !self.choice.offers(native)
     }
 
     /// Returns whether no server of the view is in its first start.

@@ -239,7 +239,8 @@ async fn u05_a_reload_leaves_alone_what_it_does_not_change() {
     quiet().await;
     let mut without = stdio("one");
     without
-        .disabled_tools
+        .tools
+        .disabled
         .insert(model::NativeName::new("echo"));
     world.configure(&[stdio("two"), without]);
     world.up(&["one", "two"]).await;
@@ -350,6 +351,49 @@ async fn a10_the_first_failure_fails_the_start() {
     for (first, at) in first.into_iter().zip([0.0, 2.0, 4.0]) {
         takes(first, at, at + 0.1);
     }
+}
+
+/// A server that its own entry blocks does not abort a sequential start.
+#[tokio::test(start_paused = true)]
+async fn a10_a_blocked_entry_is_skipped() {
+    let world = World::with(|settings| settings.start = StartPolicy::Sequential);
+    let mut specs = ["one", "two", "three"].map(stdio).to_vec();
+    specs[1].unusable = Some("`command` of server `two` is a number".to_owned());
+    world.gateway.start(specs, HashMap::new()).await.unwrap();
+    quiet().await;
+    let states = ["one", "two", "three"].map(|name| world.state(name));
+    assert_eq!(states, ["running", "blocked", "running"]);
+    assert_eq!(world.scripted("two").starts(), 0);
+}
+
+/// Only enabled tools are offered. A change of the list restarts nothing.
+#[tokio::test(start_paused = true)]
+async fn u05_enabled_tools_are_changed_without_a_restart() {
+    let world = World::new();
+    let one = world.scripted("one");
+    one.tools(&["a", "b"]);
+    let with = |tools: Option<&[&str]>| {
+        let mut spec = stdio("one");
+        let names = |tools: &[&str]| tools.iter().map(|it| model::NativeName::new(*it)).collect();
+        spec.tools.enabled = tools.map(names);
+        spec
+    };
+    world.configure(&[with(Some(&["b"]))]);
+    let client = world.legacy().await;
+    assert_eq!(client.tools().await, ["b"]);
+    assert!(
+        client
+            .tool("a", json!({}))
+            .await
+            .frame
+            .get("result")
+            .is_none()
+    );
+    world.configure(&[with(None)]);
+    assert_eq!(client.tools().await, ["a", "b"]);
+    world.configure(&[with(Some(&[]))]);
+    assert!(client.tools().await.is_empty());
+    assert_eq!(one.starts(), 1);
 }
 
 /// After shutdown nothing is left, and every call has a response.

@@ -6,8 +6,8 @@
 //!
 //! The agent starts the servers of the configuration file (A10). Servers that already run are only checked. If a start
 //! fails, the servers that it started and that no one else uses are stopped again. Only the first start can fail a
-//! chat. If a server that was up before, a project's own server or a hosted server is missing, the turn continues
-//! without it and reports that.
+//! chat, and only by a server whose entry is valid. If a server that was up before, a project's own server or a hosted
+//! server is missing, the turn continues without it and reports that.
 
 use std::sync::{
     Arc,
@@ -167,15 +167,18 @@ impl Ours {
         view.ok_or_else(|| ServersError(self.scope.missing()))
     }
 
-    /// Starts the file's servers one after the other. Stops at the first failure.
+    /// Starts the file's servers one after the other. The first failure ends it. A server that its own entry blocks is
+    /// skipped, and reported as missing.
     async fn one_after_another(&self) -> Result<(), ServersError> {
         self.admit().await?;
         let view = self.gateway.view(&self.scope);
         let view = view.ok_or_else(|| ServersError(self.scope.missing()))?;
         let mut started: Vec<&Arc<Server>> = Vec::new();
-        let of_the_file =
-            |server: &&Arc<Server>| server.spec.declared == Declared::File && !server.was_up();
-        for server in view.awaited().filter(of_the_file) {
+        let is_started = |server: &&Arc<Server>| {
+            let spec = &server.spec;
+            spec.declared == Declared::File && spec.unusable.is_none() && !server.was_up()
+        };
+        for server in view.awaited().filter(is_started) {
             if matches!(server.state(), State::Idle) {
                 started.push(server);
             }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the response contains no secret of an entry. Entries are masked ([`backend::entries`]).
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use api::{Crash, Enforced, Limits, Port, Usage};
 use config::check_project;
@@ -12,7 +12,9 @@ use engine::{
     server::{Server, State},
 };
 use lifecycle::Phase;
-use model::{Launch, Network, Origin, Program, Reach, Remote, Sandbox, ServerSpec};
+use model::{
+    Launch, NativeName, Network, Origin, Program, Reach, Remote, Sandbox, ServerSpec, ToolChoice,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -95,8 +97,13 @@ fn unusable(transport: &str, reason: Option<String>) -> api::Server {
 pub fn configured(spec: &ServerSpec) -> api::Server {
     let mut told = declared(spec);
     if spec.enabled {
-        "not running".clone_into(&mut told.status);
+        let status = match &spec.unusable {
+            Some(_) => "blocked",
+            None => "not running",
+        };
+        status.clone_into(&mut told.status);
     }
+    told.reason.clone_from(&spec.unusable);
     (told.id, told.declared) = (spec.id(), "file".to_owned());
     told
 }
@@ -114,19 +121,22 @@ fn declared(spec: &ServerSpec) -> api::Server {
         start_timeout_ms: ms(spec.start_timeout),
         sharing: spec.sharing.to_string(),
         projects: spec.projects.iter().map(ToString::to_string).collect(),
-        disabled_tools: spec
-            .disabled_tools
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
+        label: spec.label.clone(),
         status: if spec.enabled { "idle" } else { "disabled" }.to_owned(),
         ..api::Server::default()
     };
+    chosen(&mut told, &spec.tools);
     match &spec.origin {
         Origin::Remote(Remote { headers, .. }) => told.headers = headers.keys().cloned().collect(),
         Origin::Launch(launch) => launched(&mut told, launch),
     }
     told
+}
+
+fn chosen(told: &mut api::Server, choice: &ToolChoice) {
+    let words = |tools: &BTreeSet<NativeName>| tools.iter().map(ToString::to_string).collect();
+    told.enabled_tools = choice.enabled.as_ref().map(words);
+    told.disabled_tools = words(&choice.disabled);
 }
 
 fn launched(told: &mut api::Server, launch: &Launch) {
@@ -224,8 +234,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     told.kept_back = fleet.kept_back(server).len();
     told.problems = server.problems();
     told.remarks = server.remarks();
-    let disabled = server.disabled_tools();
-    told.disabled_tools = disabled.iter().map(ToString::to_string).collect();
+    chosen(&mut told, &server.tool_choice());
     told.one_session_at_a_time = server.takes_turns();
     (told.in_flight, told.waiting) = server.load();
     told.calls = server.stats.calls.load(Ordering::Relaxed);

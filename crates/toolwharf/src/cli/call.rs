@@ -47,7 +47,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let mut name = args.name.clone();
     if args.server.is_none() && name.contains('/') {
         let tool = tool_lookup::find(&api, args.project.as_ref(), &name).await?;
-        name = tool.name.with_context(|| {
+        let exposed = tool.exposed().map(str::to_owned);
+        name = exposed.with_context(|| {
             format!(
                 "clients cannot see the tool `{}`; `toolwharf tools ls` shows its state",
                 args.name

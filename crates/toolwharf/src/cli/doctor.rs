@@ -6,7 +6,7 @@ mod literals;
 mod sandbox;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     net::{SocketAddr, TcpListener},
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -91,7 +91,14 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
             None
         }
     };
-    let specs = config.iter().flat_map(|config| &config.servers);
+    let all = config.iter().flat_map(|config| &config.servers);
+    let is_bad = |spec: &&ServerSpec| spec.unusable.is_some();
+    let bad: BTreeSet<String> = all
+        .clone()
+        .filter(is_bad)
+        .map(|spec| spec.name.to_string())
+        .collect();
+    let specs = all.filter(|spec| !is_bad(spec));
     let own = Sources::locate(&context.config, &startup::env).ok();
     let own = own.zip(dir.as_deref());
     let own = own.map(|(sources, dir)| startup::own_files(&sources, dir));
@@ -110,7 +117,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         ),
     }
     match place {
-        Ok(Place::Gateway(api)) => gateway(&api, missing, &mut findings).await,
+        Ok(Place::Gateway(api)) => gateway(&api, missing, &bad, &mut findings).await,
         Ok(Place::Files(_)) => {
             findings.0.extend(missing.into_values());
             findings.0.extend(exposed);
@@ -216,6 +223,9 @@ fn configuration(
                 None => LoopDetection::configured(&config.settings),
             };
             own.leave_out(&mut config);
+            for problem in &config.problems {
+                findings.plain(Level::Problem, problem.to_string());
+            }
             for warning in &config.warnings {
                 // The text of the warning already contains the advice.
                 findings.plain(Level::Warning, warning.to_string());
@@ -240,11 +250,19 @@ fn configuration(
                     format!("the configuration has no servers: {}", files.join(", ")),
                     "`toolwharf add NAME -- COMMAND` adds one",
                 ),
-                (count, files) => findings.ok(format!(
-                    "the configuration is usable: {} in {}",
-                    plural(count, "server"),
-                    files.join(", ")
-                )),
+                (count, files) => {
+                    let servers = &config.servers;
+                    let blocked = servers.iter().filter(|it| it.unusable.is_some()).count();
+                    let but = match blocked {
+                        0 => String::new(),
+                        blocked => format!(", {blocked} of them blocked"),
+                    };
+                    findings.ok(format!(
+                        "the configuration is usable: {} in {}{but}",
+                        plural(count, "server"),
+                        files.join(", ")
+                    ));
+                }
             }
             findings.0.extend(literals::literals(sources, &config));
             Some(config)
@@ -431,8 +449,8 @@ fn held(holder: &Holder, findings: &mut Findings) {
 }
 
 /// Reports what a running gateway says about its servers. This replaces the findings of this command, so that each
-/// problem is reported once.
-async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
+/// problem is reported once. `bad`: servers of the file whose entries were already reported.
+async fn gateway(api: &Api, mut missing: Missing, bad: &BTreeSet<String>, findings: &mut Findings) {
     let url = &api.url;
     let servers = match all_servers(api, None).await {
         Ok(servers) => servers,
@@ -447,10 +465,11 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
     };
     findings.ok(format!("a gateway is running at {url}"));
     for one in servers.iter().filter(|one| one.declared != "project") {
-        let here = match one.declared.as_str() {
-            "file" => missing.remove(&one.name),
-            _ => None,
-        };
+        let is_of_file = one.declared == "file";
+        if is_of_file && one.status != "running" && bad.contains(&one.name) {
+            continue;
+        }
+        let here = is_of_file.then(|| missing.remove(&one.name)).flatten();
         server(api, one, here, findings).await;
     }
     // The remaining findings are about entries that the gateway has not loaded.

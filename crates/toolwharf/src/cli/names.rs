@@ -69,7 +69,8 @@ pub(super) fn tools() -> ArgValueCandidates {
             Ok(tools
                 .tools
                 .into_iter()
-                .filter_map(|tool| tool.name)
+                .filter(|tool| tool.offered)
+                .map(|tool| tool.name)
                 .collect())
         })
     })

@@ -130,6 +130,7 @@ pub(super) fn fields(server: &Server) -> String {
     print::fields(&[
         ("name", server.name.clone()),
         ("id", server.id.clone()),
+        ("label", some(&server.label)),
         ("project", some(&server.project)),
         ("description", server.description.clone()),
         ("product", some(&server.product)),
@@ -173,6 +174,10 @@ pub(super) fn fields(server: &Server) -> String {
             unless_zero(server.warnings, |count: u64| count.to_string()),
         ),
         ("tools", server.tools.to_string()),
+        (
+            "enabled tools",
+            list(server.enabled_tools.as_deref().unwrap_or_default()),
+        ),
         ("disabled tools", list(&server.disabled_tools)),
         ("kept back", unless_zero(server.kept_back, tools)),
         ("problems", server.problems.join("; ")),

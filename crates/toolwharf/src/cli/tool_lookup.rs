@@ -44,16 +44,19 @@ pub(super) async fn find(
 ) -> anyhow::Result<Tool> {
     let Tools { mut tools } = api.get(&of(project, None, None)).await?;
     let own = |tool: &Tool| format!("{}/{}", tool.server, tool.native);
-    let exposed = tools
-        .iter()
-        .position(|tool| tool.name.as_deref() == Some(name));
+    let exposed = tools.iter().position(|tool| tool.exposed() == Some(name));
     let at = exposed.or_else(|| tools.iter().position(|tool| own(tool) == name));
     if let Some(at) = at {
         return Ok(tools.swap_remove(at));
     }
     let names: Vec<String> = tools
         .iter()
-        .flat_map(|tool| tool.name.clone().into_iter().chain([own(tool)]))
+        .flat_map(|tool| {
+            tool.exposed()
+                .map(str::to_owned)
+                .into_iter()
+                .chain([own(tool)])
+        })
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     match nearest(name, &names) {

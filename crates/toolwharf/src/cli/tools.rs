@@ -71,7 +71,7 @@ async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
     // The schema is taken from the declarations for models, which match what clients see.
     let declared: Value = api.get(&of(project, None, Some("anthropic"))).await?;
     let declared = declared["declarations"].as_array().into_iter().flatten();
-    let mut named = declared.filter(|one| one["name"].as_str() == tool.name.as_deref());
+    let mut named = declared.filter(|one| one["name"].as_str() == tool.exposed());
     let schema = named.next().map(|one| one["input_schema"].clone());
     if context.output == Output::Json {
         let mut all = serde_json::to_value(&tool)?;
@@ -160,15 +160,15 @@ fn say_kept_back(tools: &[Tool]) {
 }
 
 fn cells(tool: &Tool) -> [String; 4] {
-    let state = match (tool.enabled, &tool.name) {
+    let state = match (tool.enabled, tool.offered) {
         _ if tool.quarantine.is_some() => "changed",
         _ if tool.kept_back.is_some() => "kept back",
         (false, _) => "disabled",
-        (true, Some(_)) => "enabled",
-        (true, None) => "hidden",
+        (true, true) => "enabled",
+        (true, false) => "hidden",
     };
     [
-        tool.name.clone().unwrap_or_else(|| "-".to_owned()),
+        tool.exposed().unwrap_or("-").to_owned(),
         format!("{}/{}", tool.server, tool.native),
         state.to_owned(),
         print::short(&tool.description, 80),

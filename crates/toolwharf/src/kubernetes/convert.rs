@@ -48,10 +48,7 @@ const NOT_CONVERTED: [(&str, &str); 18] = [
     ("telemetry", "scrape the gateway's `/metrics`"),
     ("telemetryConfigRef", "scrape the gateway's `/metrics`"),
     ("toolConfigRef", "list the tools to hide in `disabledTools`"),
-    (
-        "tools",
-        "list in `disabledTools` all tools that this field does not name",
-    ),
+    ("tools", "list these tools in `enabledTools`"),
     ("groupRef", "give the servers of a group the same `project`"),
     ("replicas", "set `replicas` in the gateway's Helm chart"),
     (

@@ -157,7 +157,8 @@ async fn import_merges_what_clients_have() {
             "git": {"type": "stdio", "command": "uvx", "args": ["mcp-server-git"]},
             "remote": {"url": "https://example.com/mcp"},
             "unset": {"command": "x", "env": {"KEY": "${SURELY_NOT_SET}"}},
-            "a/b": {"command": "x"}
+            "a/b": {"command": "x"},
+            "": {"command": "x"}
         }
     }"#;
     home.write("client.json", text);
@@ -168,11 +169,12 @@ async fn import_merges_what_clients_have() {
     NAME | RESULT | NOTE
     git | added
     unset | added, off | missing: the variable `SURELY_NOT_SET` is not set (server `unset`) (set SURELY_NOT_SET in the environment of toolwharf, or write `${SURELY_NOT_SET:-default}`)
+    b | added
     remote | clashing | another server has this name and was not changed
-    a/b | refused | a server name cannot contain `/`
+    refused | a name cannot be empty
     ");
     let said = home.run("import client.json -o json").await.code(1);
-    assert_eq!(said.json()["unchanged"], json!(["git", "unset"]));
+    assert_eq!(said.json()["unchanged"], json!(["git", "unset", "b"]));
     let text = "1$ import cursor # .cursor/mcp.json\n1$ import none.json # none.json";
     home.transcript(text).await;
     let entry = r#"{"mcpServers": {"mine": {"command": "z"}}}"#;

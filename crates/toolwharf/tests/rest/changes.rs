@@ -64,7 +64,8 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
 
 #[tokio::test]
 async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
-    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let setup = Setup::new().settings("require_valid_entries = true\n");
+    let gateway = setup.scripted("one", &[]).connected().await;
     let broken = json!({"mcpServers": {"one": scripted("one", &[]), "bad": {"type": "pigeon"}}});
     gateway.replace(&gateway.servers_file(), &broken.to_string());
     gateway.logged("keeping the old one").await;

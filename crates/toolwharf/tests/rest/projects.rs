@@ -400,8 +400,11 @@ async fn tools_are_renamed_described_and_switched_per_project() {
     assert_eq!(echo("b").await["name"], "echo");
     api.put(path, json!({"enabled": false})).await;
     let tool = echo("a").await;
-    assert_eq!(tool["name"], Value::Null);
-    assert_eq!(tool["enabled"], false);
+    assert_eq!(tool["name"], "echo");
+    assert_eq!(
+        (&tool["offered"], &tool["enabled"]),
+        (&json!(false), &json!(false))
+    );
     let table = r#"
         PUT /mcp/servers/one/tools/echo?project=a 400 @/name | {"name":"a b"}
         PUT /mcp/servers/one/tools/none?project=a 404 - | {}
