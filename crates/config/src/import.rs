@@ -21,6 +21,8 @@ use super::{
     source::{Source, Syntax},
 };
 
+pub use forms::foreign_switches;
+
 /// Files of Gemini CLI, of Qwen Code, which is made from it, and of Copilot CLI: `$VAR` is a variable.
 const DOLLAR_FILES: [&str; 3] = [
     ".gemini/settings.json",
@@ -159,7 +161,7 @@ fn settle(foreign: &mut Foreign, place: &Place) {
     opencode::settle(entry, notes, missing);
     forms::rename(entry);
     forms::placeholders(entry, notes);
-    let is_off = forms::switches(entry);
+    let is_off = foreign_switches(entry);
     if is_off && entry.get("enabled") != Some(&Value::Bool(false)) {
         entry.shift_remove("enabled");
         entry.insert("disabled".into(), true.into());

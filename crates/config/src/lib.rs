@@ -31,7 +31,7 @@ mod units;
 
 pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
 pub use edit::{EditError, ServerFile, edit, edit_with_backup};
-pub use import::{Foreign, foreign, switch_off};
+pub use import::{Foreign, foreign, foreign_switches, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
 pub use keys::{keys_at, schemas, snake};
 pub use load::{Config, all_settings};

@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use mcp::{
     Era, Frame, RpcError,
-    bridge::ClientFace,
+    bridge::{self, ClientFace},
     client::CallerId,
     frame::Param,
+    json::Object,
     outbox::Outbox,
     protocol::meta,
     server::{Session, SessionId},
@@ -124,12 +125,14 @@ impl Owner {
     }
 }
 
-/// Refuses a request for a further page. Every list is returned as a single page.
+/// Refuses a request for a further page. Every list is returned as a single page. Some clients write no cursor as null
+/// or as an empty string.
 ///
 /// # Errors
 /// -32602 if the request has a `cursor`.
 pub(crate) fn check_cursor(frame: &Frame) -> Result<(), RpcError> {
-    match frame.param(Param::Cursor) {
+    let cursor = frame.param(Param::Cursor).map(|at| &frame.text()[at]);
+    match cursor.filter(|cursor| !matches!(*cursor, b"null" | b"\"\"")) {
         Some(_) => Err(RpcError::invalid_params("Invalid params: unknown `cursor`")),
         None => Ok(()),
     }
@@ -142,6 +145,8 @@ pub struct Answer {
     pub(crate) text: Bytes,
     /// A list that is shared by all callers, from the snapshot. One closing brace follows it.
     pub(crate) shared: Option<Bytes>,
+    /// True for a result that the gateway made itself.
+    pub(crate) is_own: bool,
     /// The JSON-RPC error code, if the response is an error.
     pub code: Option<i64>,
     /// True if the client cancelled the request and expects no response.
@@ -156,6 +161,7 @@ impl Answer {
         Self {
             text,
             shared: None,
+            is_own: false,
             code: None,
             silent: false,
             status: None,
@@ -201,9 +207,23 @@ impl Answer {
         }
     }
 
+    /// A result that the gateway made itself.
     #[must_use]
     pub fn result(frame: &Frame, result: &[u8]) -> Self {
-        Self::ok(Frame::result(frame.id(), result).text().clone())
+        Self {
+            is_own: true,
+            ..Self::ok(Frame::result(frame.id(), result).text().clone())
+        }
+    }
+
+    /// A result of the gateway for a modern client names a server in `_meta`: `info` is its description, as JSON text.
+    pub(crate) fn signed(self, frame: &Frame, info: impl FnOnce() -> String) -> Self {
+        if !self.is_own {
+            return self;
+        }
+        let signed = Object::of(&self.text)
+            .and_then(|answer| bridge::with_server_info(answer.raw("result")?, &info()));
+        signed.map_or(self, |result| Self::result(frame, &result))
     }
 
     pub(crate) fn unavailable(frame: &Frame, what: &str) -> Self {

@@ -300,6 +300,13 @@ impl Gateway {
 
     async fn dispatch(&self, caller: &Caller, frame: &Frame) -> Answer {
         match self.dispatch_inner(caller, frame).await {
+            Ok(answer) if caller.era == Era::Modern => answer.signed(frame, || {
+                let view = self.shared.view(&caller.scope);
+                view.map_or_else(
+                    || self.shared.identity.to_json(),
+                    |view| view.implementation(),
+                )
+            }),
             Ok(answer) => answer,
             Err(error) => Answer::error(frame, &error),
         }
@@ -325,6 +332,9 @@ impl Gateway {
                 ..Answer::error(frame, &no_scope(&caller.scope))
             });
         };
+        if lacks(&view, frame.method()) {
+            return Err(RpcError::method_not_found(frame.method()));
+        }
         match frame.method() {
             method::TOOLS_CALL => {
                 let target = match self.tool_target(&view, frame) {
@@ -517,6 +527,9 @@ impl Gateway {
                 .await
                 .ok_or_else(|| no_scope(&caller.scope))?
         };
+        if lacks(&view, frame.method()) {
+            return Err(RpcError::method_not_found(frame.method()));
+        }
         let own;
         let list = match &caller.session {
             Some(session) if kind == ListKind::Tools && session_instances::has_own(&view) => {
@@ -649,6 +662,12 @@ fn uses(method: &str) -> bool {
             | method::LISTEN
             | method::SKILLS_LIST
     )
+}
+
+/// Returns whether this is the view of one server, and the server does not offer the method.
+fn lacks(view: &View, asked: &str) -> bool {
+    let mut servers = view.servers.iter().filter(|_| view.is_single());
+    servers.any(|server| offers::lacks(server, asked))
 }
 
 /// The string that a request is routed by.

@@ -1,20 +1,23 @@
 //! JSON-RPC batches, which exist only in protocol version 2025-03-26.
 //!
 //! The number of messages and the total size of the responses are limited, since a small body can request any number of
-//! long lists. Responses are written in the order in which they become ready, as the specification allows.
+//! long lists. Responses are written in the order in which they become ready, as the specification allows. Messages
+//! before them, such as progress, turn the response into an event stream, as they do for a single request.
 
 use std::{future, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
-use engine::{Caller, Scope};
+use engine::{Answer, Caller, Scope};
 use futures_util::{StreamExt as _, future::Either, stream};
 use http::{HeaderMap, Response, StatusCode};
-use mcp::{Frame, Kind, RpcError, Version, error, frame::Invalid, json};
+use mcp::{
+    Frame, Kind, RpcError, Version, backlog::Account, error, frame::Invalid, json, outbox::Outbox,
+};
 
 use super::{
     Body, HttpGateway,
     guard::Refusal,
-    http::{empty, json as json_response, refusal, unreadable},
+    http::{REQUEST_BOUNDS, empty, json as json_response, prefers_stream, refusal, unreadable},
 };
 use auth::{Principal, Role};
 
@@ -32,6 +35,7 @@ impl HttpGateway {
         text: &Bytes,
         scope: Scope,
         principal: Arc<Principal>,
+        account: Arc<Account>,
     ) -> Result<Response<Body>, Refusal> {
         let (session, scope) = self.session(headers, &scope, &principal).await?;
         if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
@@ -46,6 +50,7 @@ impl HttpGateway {
                 reason: fault.into(),
                 id: None,
                 response: false,
+                text: Bytes::new(),
             };
             return Ok(unreadable(&invalid));
         }
@@ -54,6 +59,15 @@ impl HttpGateway {
             let what = format!("a batch has at most {MAX_MESSAGES} messages: send several batches");
             return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, &what));
         }
+        if spans().next().is_none() {
+            let error = RpcError::new(
+                error::INVALID_REQUEST,
+                "Invalid request: the batch is empty",
+            );
+            let text = Frame::error(b"", &error).text().clone();
+            return Ok(json_response(StatusCode::BAD_REQUEST, text));
+        }
+        let outbox = Outbox::charged(REQUEST_BOUNDS, account);
         let mut answers = Vec::new();
         for span in spans() {
             let frame = match Frame::parse(text.slice(span), max_depth) {
@@ -61,7 +75,7 @@ impl HttpGateway {
                 Err(invalid) => {
                     let id = invalid.id.clone().unwrap_or_default();
                     let answer = Frame::error(&id, &invalid.to_rpc()).text().clone();
-                    answers.push(Either::Left(future::ready((id, answer))));
+                    answers.push(Either::Left(future::ready((id, Some(answer)))));
                     continue;
                 }
             };
@@ -74,35 +88,44 @@ impl HttpGateway {
                 Ok(scope) => scope,
                 Err(refusal) => {
                     let answer = Frame::error(&id, &refusal.error).text().clone();
-                    answers.push(Either::Left(future::ready((id, answer))));
+                    answers.push(Either::Left(future::ready((id, Some(answer)))));
                     continue;
                 }
             };
             let caller = Caller {
                 session: Some(session.clone()),
                 may_use: principal.may(Role::Call, scope.project.as_ref()),
-                ..Caller::legacy(scope, principal.id.clone(), session.outbox().clone())
+                ..Caller::legacy(scope, principal.id.clone(), outbox.clone())
             };
             let gateway = self.gateway.clone();
             answers.push(Either::Right(Box::pin(async move {
-                (id, gateway.request(&caller, &frame).await.into_text())
+                let answer = gateway.request(&caller, &frame).await;
+                (id, (!answer.silent).then(|| answer.into_text()))
             })));
         }
         if answers.is_empty() {
             return Ok(empty(StatusCode::ACCEPTED));
         }
-        let mut answers = stream::iter(answers).buffer_unordered(MAX_CONCURRENT_REQUESTS);
-        let mut out = BytesMut::new();
-        while let Some((id, answer)) = answers.next().await {
-            out.extend_from_slice(if out.is_empty() { b"[" } else { b"," });
-            if out.len() + answer.len() <= MAX_RESPONSE_BYTES {
-                out.extend_from_slice(&answer);
-            } else {
-                out.extend_from_slice(no_room(&id).text());
+        let answering = Box::pin(async move {
+            let mut answers = stream::iter(answers).buffer_unordered(MAX_CONCURRENT_REQUESTS);
+            let mut out = BytesMut::new();
+            while let Some((id, answer)) = answers.next().await {
+                let Some(answer) = answer else { continue };
+                out.extend_from_slice(if out.is_empty() { b"[" } else { b"," });
+                if out.len() + answer.len() <= MAX_RESPONSE_BYTES {
+                    out.extend_from_slice(&answer);
+                } else {
+                    out.extend_from_slice(no_room(&id).text());
+                }
             }
-        }
-        out.extend_from_slice(b"]");
-        Ok(json_response(StatusCode::OK, out.freeze()))
+            let all_cancelled = out.is_empty();
+            out.extend_from_slice(b"]");
+            let mut answer = Answer::ok(out.freeze());
+            answer.silent = all_cancelled;
+            answer
+        });
+        let streams = prefers_stream(headers);
+        Ok(self.respond(session, outbox, answering, streams).await)
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) use self::{
 };
 
 /// Limits of the queue of unread messages of one request.
-const REQUEST_BOUNDS: Bounds = Bounds {
+pub(super) const REQUEST_BOUNDS: Bounds = Bounds {
     messages: 256,
     bytes: 8 << 20,
 };
@@ -323,7 +323,8 @@ impl HttpGateway {
             {
                 return Ok(answer);
             }
-            return Box::pin(self.batch(&parts.headers, &text, scope, principal)).await;
+            let account = wire.account().clone();
+            return Box::pin(self.batch(&parts.headers, &text, scope, principal, account)).await;
         }
         let frame = match Frame::parse(text, limits.max_depth) {
             Ok(frame) => frame,

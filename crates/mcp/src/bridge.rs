@@ -211,6 +211,32 @@ pub fn is_input_required(frame: &Frame) -> bool {
         == Some("input_required")
 }
 
+/// The type of a modern result that no client of the legacy era can read: neither `complete`, the default, nor one that
+/// the bridge translates.
+#[must_use]
+pub fn unknown_result_type(frame: &Frame) -> Option<String> {
+    let raw = &frame.text()[frame.part(Part::ResultType)?];
+    match json::as_string(raw) {
+        Some(kind) if matches!(&*kind, "complete" | "input_required" | "task") => None,
+        Some(kind) => Some(kind.chars().take(80).collect()),
+        None => Some(json::excerpt(raw)),
+    }
+}
+
+/// Adds the description of a server (JSON text) to `_meta` of a modern result (JSON text), unless it has one.
+#[must_use]
+pub fn with_server_info(result: &[u8], info: &str) -> Option<Vec<u8>> {
+    let object = Object::of(result)?;
+    let member = format!("\"{}\":{info}", meta::SERVER_INFO);
+    let mut splice = Splice::new();
+    match object.object("_meta") {
+        Some(own) if own.find(meta::SERVER_INFO).is_some() => return None,
+        Some(own) => splice.insert(result, &own.span(), member),
+        None => splice.insert(result, &object.span(), format!("\"_meta\":{{{member}}}")),
+    };
+    Some(splice.apply_within(result, object.span()).to_vec())
+}
+
 /// The input requests of an `input_required` result: key, method, and `params` as JSON text.
 #[must_use]
 pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
@@ -224,7 +250,7 @@ pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
     requests
         .members()
         .filter_map(|member| {
-            let key = json::unescape(&text[member.key]).into_owned();
+            let key = json::decode(&text[member.key])?.into_owned();
             let request = Object::at(text, member.value)?;
             let method = request.string("method")?.into_owned();
             let params = request
@@ -311,13 +337,13 @@ pub struct ModernFace<'a> {
     pub version: Cow<'a, str>,
     pub capabilities: &'a [u8],
     pub info: Option<&'a [u8]>,
-    pub log_level: Option<Cow<'a, str>>,
+    pub log_level: Option<&'static str>,
 }
 
 /// Reads `params._meta` of a modern request (2026-07-28 basic "Per-request protocol fields").
 ///
 /// # Errors
-/// -32602, naming the missing or mistyped field.
+/// -32602, naming the missing or invalid field.
 pub fn modern_face(frame: &Frame) -> Result<ModernFace<'_>, RpcError> {
     let missing = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
     let own = frame.meta().ok_or_else(|| missing("`_meta` is missing"))?;
@@ -344,11 +370,23 @@ pub fn modern_face(frame: &Frame) -> Result<ModernFace<'_>, RpcError> {
                 meta::CLIENT_CAPABILITIES
             ))
         })?;
+    let log_level = level
+        .map(|at| {
+            let named = json::as_string(&text[at]).and_then(|level| log_level(&level));
+            named.ok_or_else(|| {
+                missing(&format!(
+                    "`_meta[\"{}\"]` must be one of {}",
+                    meta::LOG_LEVEL,
+                    LOG_LEVELS.join(", ")
+                ))
+            })
+        })
+        .transpose()?;
     Ok(ModernFace {
         version,
         capabilities: &text[capabilities],
         info: info.map(|at| &text[at]),
-        log_level: level.and_then(|at| json::as_string(&text[at])),
+        log_level,
     })
 }
 
@@ -466,6 +504,58 @@ mod tests {
         let text = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"x":1}}"#;
         let expect = r#"{"jsonrpc":"2.0","id":1,"result":{"x":1}}"#;
         check("tools/call", Era::Legacy, Era::Modern, text, expect);
+    }
+
+    #[test]
+    fn unknown_types_of_results_are_named() {
+        for (kind, expect) in [
+            ("", None),
+            (r#""resultType":"complete","#, None),
+            (r#""resultType":"input_required","#, None),
+            (r#""resultType":"task","#, None),
+            (r#""resultType":"stream","#, Some("stream")),
+            (r#""resultType":7,"#, Some("7")),
+        ] {
+            let result = format!(r#"{{{kind}"x":1}}"#);
+            let frame = Frame::result(b"1", result.as_bytes());
+            assert_eq!(unknown_result_type(&frame).as_deref(), expect, "{result}");
+        }
+    }
+
+    #[test]
+    fn results_name_their_server_once() {
+        let check = |result: &str, expect: Option<&str>| {
+            let expect = expect.map(|text| text.replace("KEY", meta::SERVER_INFO));
+            let result = result.replace("KEY", meta::SERVER_INFO);
+            let found = with_server_info(result.as_bytes(), "{\"name\":\"n\"}");
+            assert_eq!(found, expect.map(String::into_bytes), "{result}");
+        };
+        check("{}", Some(r#"{"_meta":{"KEY":{"name":"n"}}}"#));
+        check(
+            r#"{"a":1,"_meta":{"b":2}}"#,
+            Some(r#"{"a":1,"_meta":{"KEY":{"name":"n"},"b":2}}"#),
+        );
+        check(r#"{"_meta":{"KEY":{}}}"#, None);
+    }
+
+    #[test]
+    fn a_log_level_must_be_known() {
+        let read = |level: &str| {
+            let params = format!(
+                r#"{{"_meta":{{"{}":"2026-07-28","{}":{{}},"{}":{level}}}}}"#,
+                meta::PROTOCOL_VERSION,
+                meta::CLIENT_CAPABILITIES,
+                meta::LOG_LEVEL
+            );
+            let frame = Frame::request("1", "tools/list", Some(params.as_bytes()));
+            modern_face(&frame).map(|face| face.log_level)
+        };
+        assert_eq!(read("\"warning\""), Ok(Some("warning")));
+        for bad in ["\"loud\"", "\"Warning\"", "3", "null"] {
+            let error = read(bad).expect_err(bad);
+            assert_eq!(error.code, error::INVALID_PARAMS);
+            assert!(error.message.contains("debug, info"), "{error}");
+        }
     }
 
     #[test]

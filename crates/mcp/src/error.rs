@@ -76,20 +76,91 @@ impl RpcError {
         out
     }
 
-    /// Reads an error object. Missing or malformed fields become an internal error that says so.
+    /// Reads an error object. If it is malformed, its text is kept: a string instead of an object, or any text instead
+    /// of `message`, becomes the message, and an error that is not shown completely becomes `data`.
     #[must_use]
     pub fn from_json(raw: &[u8]) -> Self {
-        let Some(object) = json::Object::of(raw) else {
-            return Self::internal("the server's error is not an object");
+        let object = json::Object::of(raw);
+        let part = |key| object.as_ref().and_then(|object| object.raw(key));
+        let code = part("code").and_then(integer);
+        let message = match &object {
+            Some(_) => part("message"),
+            None => Some(raw),
         };
-        let number = |raw: &[u8]| std::str::from_utf8(raw).ok()?.parse().ok();
+        let text = |raw: &[u8]| {
+            let quoted = raw
+                .strip_prefix(b"\"")
+                .and_then(|raw| raw.strip_suffix(b"\""));
+            quoted.map(|raw| json::unescape(raw).into_owned())
+        };
+        let message = message.and_then(text).unwrap_or_else(|| {
+            let shown = json::excerpt(raw);
+            format!("the server sent an error without a message: {shown}")
+        });
+        let is_partial = object.is_some() && code.is_none();
         Self {
-            code: object
-                .raw("code")
-                .and_then(number)
-                .unwrap_or(INTERNAL_ERROR),
-            message: object.string("message").unwrap_or_default().into_owned(),
-            data: object.raw("data").map(Bytes::copy_from_slice),
+            code: code.unwrap_or(INTERNAL_ERROR),
+            message,
+            data: part("data")
+                .or(Some(raw).filter(|_| is_partial))
+                .map(Bytes::copy_from_slice),
         }
+    }
+
+    /// Returns true if `raw` is an error object as JSON-RPC defines it: an integer `code` and a string `message`.
+    pub(crate) fn is_valid(raw: &[u8]) -> bool {
+        json::Object::of(raw).is_some_and(|error| {
+            let [code, message] = error.find_all(["code", "message"]);
+            code.is_some_and(|at| std::str::from_utf8(&raw[at]).is_ok_and(is_integer))
+                && message.is_some_and(|at| raw[at.start] == b'"')
+        })
+    }
+}
+
+fn is_integer(text: &str) -> bool {
+    text.parse::<i64>().is_ok()
+}
+
+/// The integer that an error code stands for: a number, or a string of digits.
+fn integer(raw: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(raw).ok()?.trim_matches('"');
+    let whole = text.trim_end_matches('0').strip_suffix('.').unwrap_or(text);
+    whole.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_errors_keep_their_text() {
+        // Columns: the error, its code, its message, its data.
+        let table = r#"
+            {"code":-32000,"message":"no"} | -32000 | no | -
+            {"code":7.0,"message":"no","data":[1]} | 7 | no | [1]
+            {"code":"-32001","message":"no"} | -32001 | no | -
+            {"code":"E1","message":"no"} | -32603 | no | {"code":"E1","message":"no"}
+            {"code":"E1","message":"no","data":3} | -32603 | no | 3
+            {"message":"half \ud83d"} | -32603 | half ��� | {"message":"half \ud83d"}
+            "boom" | -32603 | boom | -
+            null | -32603 | the server sent an error without a message: null | -
+            {"code":5,"message":null} | 5 | the server sent an error without a message: {"code":5,"message":null} | -
+            {} | -32603 | the server sent an error without a message: {} | {}
+        "#;
+        for row in table.trim().lines() {
+            let columns: Vec<&str> = row.trim().split(" | ").collect();
+            let [raw, code, message, data] = columns[..] else {
+                panic!("{row}");
+            };
+            let error = RpcError::from_json(raw.as_bytes());
+            assert_eq!(error.code.to_string(), code, "{raw}");
+            assert_eq!(error.message, message, "{raw}");
+            let data = (data != "-").then(|| Bytes::from(data));
+            assert_eq!(error.data, data, "{raw}");
+            assert!(RpcError::is_valid(&error.to_json()), "{raw}");
+        }
+        assert!(!RpcError::is_valid(br#"{"code":7.0,"message":"no"}"#));
+        assert!(!RpcError::is_valid(br#"{"code":7,"message":null}"#));
+        assert!(!RpcError::is_valid(br#""boom""#));
     }
 }

@@ -89,6 +89,8 @@ pub struct Invalid {
     pub id: Option<Bytes>,
     /// True for a response.
     pub response: bool,
+    /// The text that was refused.
+    pub text: Bytes,
 }
 
 /// The fault in a message.
@@ -153,6 +155,7 @@ impl Frame {
                     reason: fault.into(),
                     response: id.is_some(),
                     id,
+                    text,
                 });
             }
         };
@@ -161,6 +164,7 @@ impl Frame {
                 reason: Reason::NotAnObject,
                 id: None,
                 response: false,
+                text,
             });
         }
         let reason = fault.map(Reason::Json).or(found.folded);
@@ -175,6 +179,7 @@ impl Frame {
                 reason,
                 id,
                 response,
+                text: text.clone(),
             })
         };
         if let Some(reason) = reason {
@@ -208,11 +213,20 @@ impl Frame {
                 return invalid(Reason::Method);
             }
             name = if memchr::memchr(b'\\', raw).is_some() {
-                Method::Escaped(json::as_string(raw).unwrap_or_default().into())
+                let Some(name) = json::as_string(raw) else {
+                    return invalid(Reason::Method);
+                };
+                Method::Escaped(name.into())
             } else {
                 Method::Plain(at.start + 1..at.end - 1)
             };
             if let Some(body) = &body {
+                if text[body.clone()] == *b"null" {
+                    // Counts as absent. It is removed, so that the next reader agrees.
+                    let mut splice = Splice::new();
+                    splice.remove(&text, &json::trimmed(&text), body);
+                    return Self::parse(splice.apply(&text), max_depth);
+                }
                 if text[body.start] != b'{' {
                     return invalid(Reason::Params);
                 }
@@ -290,6 +304,16 @@ impl Frame {
         }
     }
 
+    /// The same result or error as the response to the request `id`, without other members.
+    #[must_use]
+    pub(crate) fn answering(&self, id: u64) -> Self {
+        let key: &[u8] = match self.kind {
+            Kind::Error => b"error",
+            _ => b"result",
+        };
+        Self::answer(self.kind, id.to_string().as_bytes(), key, self.body())
+    }
+
     fn answer(kind: Kind, id: &[u8], key: &[u8], value: &[u8]) -> Self {
         let mut out = Vec::with_capacity(40 + id.len() + value.len());
         out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
@@ -341,10 +365,15 @@ impl Frame {
         &self.text[self.id.clone()]
     }
 
-    /// The id, if it is an integer that the gateway may have assigned.
+    /// The id, if it is an integer that the gateway may have assigned. Some peers return it as a string.
     #[must_use]
     pub fn numeric_id(&self) -> Option<u64> {
-        let digits = self.id();
+        let id = self.id();
+        let quoted = id.strip_prefix(b"\"");
+        let digits = quoted.and_then(|id| id.strip_suffix(b"\"")).unwrap_or(id);
+        if digits.first() == Some(&b'+') {
+            return None;
+        }
         if digits.len() > 1 && digits[0] == b'0' {
             return None;
         }
@@ -588,6 +617,42 @@ mod tests {
         }
     }
 
+    /// It is removed, so that a server that refuses null does not get it either.
+    #[test]
+    fn params_that_are_null_count_as_absent() {
+        for (text, expect) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"a","params":null}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"a"}"#,
+            ),
+            (
+                r#" {"params" : null, "method":"a","jsonrpc":"2.0"}"#,
+                r#" {"method":"a","jsonrpc":"2.0"}"#,
+            ),
+        ] {
+            let frame = parse(text).expect(text);
+            assert_eq!((frame.text(), frame.body()), (&expect.into(), &b""[..]));
+        }
+        parse(r#"{"jsonrpc":"2.0","id":1,"method":"a","params":null,"params":null}"#)
+            .expect_err("duplicate keys");
+    }
+
+    #[test]
+    fn numbers_that_were_assigned_are_recognised() {
+        for (id, expect) in [
+            ("7", Some(7)),
+            ("\"7\"", Some(7)),
+            ("\"\"", None),
+            ("\"+7\"", None),
+            ("\"07\"", None),
+            ("\"7 \"", None),
+            ("-7", None),
+        ] {
+            let frame = Frame::result(id.as_bytes(), b"{}");
+            assert_eq!(frame.numeric_id(), expect, "{id}");
+        }
+    }
+
     #[test]
     fn refuses_with_the_reason_and_the_id() {
         // Columns: id, reason, message.
@@ -599,6 +664,8 @@ mod tests {
             4 | key "Name" must be written "name" | {"jsonrpc":"2.0","id":4,"method":"a","params":{"Name":"b"}}
             4 | `jsonrpc` must be "2.0" | {"jsonrpc":"1.0","id":4,"method":"a"}
             - | `id` must be a string or an integer | {"jsonrpc":"2.0","id":1.5,"method":"a"}
+            - | `id` must be a string or an integer | {"jsonrpc":"2.0","id":1e3,"method":"a"}
+            4 | `method` must be a string | {"jsonrpc":"2.0","id":4,"method":"\ud83d"}
             1 | `params` must be an object | {"jsonrpc":"2.0","id":1,"method":"a","params":[]}
             1 | a message needs `method`, or `id` with `result` or `error` | {"jsonrpc":"2.0","id":1}
         "#;

@@ -7,9 +7,10 @@
 use std::borrow::Cow;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::json::{self, Object, Span};
+use crate::json::{self, Object, Span, Splice};
 
 /// Header names and values, ready to send.
 pub type HeaderList = Vec<(HeaderName, HeaderValue)>;
@@ -154,6 +155,58 @@ impl ParamHeaders {
     }
 }
 
+/// The `Mcp-Param-*` headers of a request that its tool does not declare, to be forwarded unchanged.
+#[must_use]
+pub fn undeclared_params(headers: &HeaderMap, declared: Option<&ParamHeaders>) -> HeaderList {
+    let is_declared = |name: &HeaderName| {
+        declared.is_some_and(|declared| declared.params.iter().any(|one| one.header == name))
+    };
+    let others = headers
+        .iter()
+        .filter(|(name, _)| name.as_str().starts_with("mcp-param-") && !is_declared(name));
+    others
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// The tool (its definition as JSON text) without its `x-mcp-header` annotations, if one of them is invalid. A client
+/// drops such a tool.
+#[must_use]
+pub fn without_invalid_annotations(tool: &Bytes) -> Option<Bytes> {
+    ParamHeaders::from_tool(tool).err()?;
+    let schema = Object::of(tool)?.find("inputSchema")?;
+    let mut splice = Splice::new();
+    strip(tool, schema, 0, &mut splice);
+    Some(splice.apply(tool))
+}
+
+/// Removes the annotations from a schema and the schemas in it.
+fn strip<'t>(text: &'t [u8], at: Span, depth: usize, splice: &mut Splice<'t>) {
+    if depth > MAX_SCHEMA_DEPTH {
+        return;
+    }
+    let Some(object) = Object::at(text, at.clone()) else {
+        for element in json::elements(text, at) {
+            strip(text, element, depth + 1, splice);
+        }
+        return;
+    };
+    for member in object.members() {
+        match &*json::unescape(&text[member.key]) {
+            ANNOTATION => {
+                splice.remove(text, &object.span(), &member.value);
+            }
+            key if key == "properties" || NAMED_SCHEMA_KEYWORDS.contains(&key) => {
+                for named in json::members(text, member.value) {
+                    strip(text, named.value, depth + 1, splice);
+                }
+            }
+            key if DATA_KEYWORDS.contains(&key) => {}
+            _ => strip(text, member.value, depth + 1, splice),
+        }
+    }
+}
+
 impl Param {
     /// The argument's JSON text. `None` if the argument is absent or null.
     fn value<'a>(&self, arguments: &'a [u8]) -> Option<&'a [u8]> {
@@ -257,9 +310,10 @@ impl Reading<'_> {
                 }
                 "properties" => {
                     for property in json::members(text, member.value) {
-                        let path = path.map(|path| {
+                        let key = json::decode(&text[property.key]);
+                        let path = path.zip(key).map(|(path, key)| {
                             let mut path = path.to_vec();
-                            path.push(json::unescape(&text[property.key]).into_owned());
+                            path.push(key.into_owned());
                             path
                         });
                         self.schema(property.value, path.as_deref(), depth + 1)?;
@@ -421,6 +475,56 @@ mod tests {
             check(&one(&elsewhere), Err("`properties` alone"));
         }
         check(mark, Err("`properties` alone"));
+    }
+
+    #[test]
+    fn invalid_annotations_are_removed() {
+        let check = |tool: &str, expect: Option<&str>| {
+            let found = without_invalid_annotations(&Bytes::copy_from_slice(tool.as_bytes()));
+            assert_eq!(
+                found,
+                expect.map(|text| Bytes::copy_from_slice(text.as_bytes()))
+            );
+        };
+        check(r#"{"name":"a"}"#, None);
+        check(
+            r#"{"inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}"#,
+            None,
+        );
+        check(
+            r#"{"x-mcp-header":"kept","inputSchema":{"x-mcp-header":"B","properties":{"a":{"type":"string","x-mcp-header":"A b"},"x-mcp-header":{"default":{"x-mcp-header":1}}},"anyOf":[{ "x-mcp-header" : "R" }]}}"#,
+            Some(
+                r#"{"x-mcp-header":"kept","inputSchema":{"properties":{"a":{"type":"string"},"x-mcp-header":{"default":{"x-mcp-header":1}}},"anyOf":[{  }]}}"#,
+            ),
+        );
+    }
+
+    #[test]
+    fn headers_that_no_tool_declares_are_forwarded() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("mcp-param-s", "declared"),
+            ("mcp-param-other", "=?base64?w6k=?="),
+            ("mcp-param-other", "twice"),
+            ("mcp-name", "x"),
+            ("authorization", "Bearer x"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let check = |declared: Option<&ParamHeaders>, expect: &[(&str, &str)]| {
+            let found = undeclared_params(&headers, declared);
+            let found: Vec<_> = found
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII")))
+                .collect();
+            assert_eq!(found, expect);
+        };
+        let others = [
+            ("mcp-param-other", "=?base64?w6k=?="),
+            ("mcp-param-other", "twice"),
+        ];
+        check(Some(&sample()), &others);
+        check(None, &[("mcp-param-s", "declared"), others[0], others[1]]);
     }
 
     fn sample() -> ParamHeaders {

@@ -4,6 +4,9 @@
 //! (duplicate keys, after unescaping) and excessive depth. The walkers ([`members`], [`elements`], [`Object`]) expect
 //! validated text. On other text they stop early, and never panic.
 //!
+//! A lone surrogate escape (`"\ud83d"`, half an emoji) is valid JSON and passes through in the text. A Rust string cannot
+//! hold it, so a string with one cannot be a name: [`as_string`] returns `None` for it. Keys are compared without loss.
+//!
 //! Deliberately absent: a value tree. Numbers keep their digits, objects their order, strings their escapes.
 
 mod scan;
@@ -17,22 +20,112 @@ pub use self::scan::{Fault, outline, validate};
 /// A byte range in the text.
 pub type Span = Range<usize>;
 
-/// Decodes a string from the text between its quotes.
+/// Decodes a string from the text between its quotes, for display: lone surrogates become U+FFFD.
 ///
 /// Escapes in an invalid string body stay as they are. Invalid UTF-8 is replaced.
 #[must_use]
 pub fn unescape(body: &[u8]) -> Cow<'_, str> {
+    match content(body) {
+        Cow::Borrowed(plain) => String::from_utf8_lossy(plain),
+        Cow::Owned(decoded) => match String::from_utf8(decoded) {
+            Ok(text) => Cow::Owned(text),
+            Err(lone) => Cow::Owned(String::from_utf8_lossy(lone.as_bytes()).into_owned()),
+        },
+    }
+}
+
+/// Like [`unescape`], but `None` if the string has a lone surrogate.
+#[must_use]
+pub fn decode(body: &[u8]) -> Option<Cow<'_, str>> {
+    match content(body) {
+        Cow::Borrowed(plain) => Some(String::from_utf8_lossy(plain)),
+        Cow::Owned(decoded) => String::from_utf8(decoded).ok().map(Cow::Owned),
+    }
+}
+
+/// The content of a string, from the text between its quotes: UTF-8, in which a lone surrogate has three bytes as in
+/// WTF-8. Different strings have different contents. An invalid string body is returned unchanged.
+fn content(body: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'\\', body).is_none() {
-        return String::from_utf8_lossy(body);
+        return Cow::Borrowed(body);
     }
-    let mut quoted = Vec::with_capacity(body.len() + 2);
-    quoted.push(b'"');
-    quoted.extend_from_slice(body);
-    quoted.push(b'"');
-    match serde_json::from_slice::<String>(&quoted) {
-        Ok(text) => Cow::Owned(text),
-        Err(_) => String::from_utf8_lossy(body),
+    decoded(body).map_or(Cow::Borrowed(body), Cow::Owned)
+}
+
+fn decoded(body: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(body.len());
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'\\', &body[at..]) {
+        out.extend_from_slice(&body[at..at + found]);
+        at += found;
+        let byte = match body.get(at + 1)? {
+            byte @ (b'"' | b'\\' | b'/') => *byte,
+            b'b' => 0x08,
+            b'f' => 0x0c,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'u' => {
+                let (code, end) = scan::code_point(body, at)?;
+                match char::from_u32(code) {
+                    Some(char) => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+                    None => {
+                        let low = |bits: u32| 0x80 | (bits & 0x3f) as u8;
+                        out.extend_from_slice(&[0xed, low(code >> 6), low(code)]);
+                    }
+                }
+                at = end;
+                continue;
+            }
+            _ => return None,
+        };
+        out.push(byte);
+        at += 2;
     }
+    out.extend_from_slice(&body[at..]);
+    Some(out)
+}
+
+/// `text` with U+FFFD for each lone surrogate, for readers that cannot hold one.
+#[must_use]
+pub fn without_lone_surrogates(text: &[u8]) -> Cow<'_, [u8]> {
+    let mut out = Vec::new();
+    let (mut at, mut kept) = (0, 0);
+    while let Some(found) = text.get(at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        at += found;
+        let Some((code, end)) = scan::code_point(text, at) else {
+            at += 2;
+            continue;
+        };
+        if char::from_u32(code).is_none() {
+            out.extend_from_slice(&text[kept..at]);
+            out.extend_from_slice(b"\\ufffd");
+            kept = end;
+        }
+        at = end;
+    }
+    if kept == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.extend_from_slice(&text[kept..]);
+    Cow::Owned(out)
+}
+
+/// The beginning of a text in printable characters, for messages to people.
+#[must_use]
+pub fn excerpt(text: &[u8]) -> String {
+    const MAX_CHARS: usize = 200;
+    // Four bytes per character at most.
+    let head = &text[..text.len().min(4 * MAX_CHARS)];
+    let head = String::from_utf8_lossy(head);
+    let printable = head.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let shown: String = printable.take(MAX_CHARS).collect();
+    let more = if head.chars().nth(MAX_CHARS).is_some() {
+        "…"
+    } else {
+        ""
+    };
+    format!("{}{more}", shown.trim())
 }
 
 /// `text` as a JSON string, quotes included.
@@ -174,7 +267,9 @@ pub fn elements(text: &[u8], array: Span) -> impl Iterator<Item = Span> + '_ {
 pub fn key_is(raw: &[u8], name: &str) -> bool {
     raw == name.as_bytes()
         // Escapes always make a key longer.
-        || (raw.len() > name.len() && memchr::memchr(b'\\', raw).is_some() && unescape(raw) == name)
+        || (raw.len() > name.len()
+            && memchr::memchr(b'\\', raw).is_some()
+            && *content(raw) == *name.as_bytes())
 }
 
 /// An object within a validated text.
@@ -256,10 +351,13 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The decoded string, if `raw` is one.
+/// The decoded string, if `raw` is one without lone surrogates.
 #[must_use]
 pub fn as_string(raw: &[u8]) -> Option<Cow<'_, str>> {
-    (raw.len() >= 2 && raw[0] == b'"').then(|| unescape(&raw[1..raw.len() - 1]))
+    if raw.len() < 2 || raw[0] != b'"' {
+        return None;
+    }
+    decode(&raw[1..raw.len() - 1])
 }
 
 /// Edits to a text. Each edit replaces one span; spans do not overlap.
@@ -384,6 +482,8 @@ mod tests {
             r#""é😀\n\/""#,
             "123456789012345678901234567890",
             r#""\uD83D\uDE00""#,
+            r#""cut \ud83d""#,
+            r#""\udc00\ud83dx\ud83d\u0041""#,
         ] {
             check(text, Ok(()));
         }
@@ -405,8 +505,8 @@ mod tests {
             ("1.", 0),
             ("1 1", 2),
             ("[}", 1),
-            ("\"\\ud800\"", 1),
-            ("\"\\udc00x\"", 1),
+            ("\"\\ud80\"", 1),
+            ("\"\\ud83d\\uzzzz\"", 7),
         ] {
             check(text, Err(Fault::Syntax(at)));
         }
@@ -422,6 +522,10 @@ mod tests {
             Err(Fault::DuplicateKey("b".into())),
         );
         check(r#"{"a":{"b":1},"b":{"a":1}}"#, Ok(()));
+        // Halves of emoji are different keys, unless they are the same half.
+        check(r#"{"\ud83d":1,"\ud83e":2,"\\ud83d":3,"\ufffd":4}"#, Ok(()));
+        let twice = Fault::DuplicateKey("\u{fffd}\u{fffd}\u{fffd}".into());
+        check(r#"{"\ud83d":1,"\uD83D":2}"#, Err(twice));
         let many = |last: &str| {
             format!(
                 "{{{}{last}}}",
@@ -430,6 +534,40 @@ mod tests {
         };
         check(&many("\"k7\":1"), Err(Fault::DuplicateKey("k7".into())));
         check(&many("\"k100\":1"), Ok(()));
+    }
+
+    #[test]
+    fn strings_are_decoded() {
+        let check = |raw: &str, expect: Option<&str>| {
+            assert_eq!(as_string(raw.as_bytes()).as_deref(), expect, "{raw}");
+        };
+        check(
+            r#""é\"\\\/\b\f\n\r\t\u00e9""#,
+            Some("é\"\\/\u{8}\u{c}\n\r\té"),
+        );
+        check(r#""\uD83D\ude00!""#, Some("😀!"));
+        check(r#""\\ud83d""#, Some("\\ud83d"));
+        check("7", None);
+        // A lone surrogate has no place in a Rust string.
+        for lone in [r#""x\ud83d""#, r#""\ude00\ud83d""#, r#""\ud83d\u0041""#] {
+            check(lone, None);
+            assert!(unescape(lone.as_bytes()).contains('\u{fffd}'), "{lone}");
+        }
+    }
+
+    #[test]
+    fn lone_surrogates_are_replaced_for_readers_that_cannot_hold_them() {
+        let check = |text: &str, expect: &str| {
+            let whole = without_lone_surrogates(text.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&whole), expect);
+            assert_eq!(matches!(whole, Cow::Borrowed(_)), text == expect);
+        };
+        check(
+            r#"["a\ud83d","\udE00\ud83d\ude00"]"#,
+            r#"["a\ufffd","\ufffd\ud83d\ude00"]"#,
+        );
+        check(r#"{"\\ud83d":"\u0041\n"}"#, r#"{"\\ud83d":"\u0041\n"}"#);
+        check("\\", "\\");
     }
 
     #[test]
@@ -508,7 +646,12 @@ mod tests {
             let ours = validate(text.as_bytes(), 128);
             let theirs = serde_json::from_str::<serde_json::Value>(&text);
             match ours {
-                Ok(()) => prop_assert!(theirs.is_ok() || theirs.as_ref().is_err_and(|e| e.to_string().contains("out of range")), "{text}: {theirs:?}"),
+                Ok(()) => prop_assert!(
+                    theirs.is_ok()
+                        || !matches!(without_lone_surrogates(text.as_bytes()), Cow::Borrowed(_))
+                        || theirs.as_ref().is_err_and(|e| e.to_string().contains("out of range")),
+                    "{text}: {theirs:?}"
+                ),
                 Err(Fault::DuplicateKey(_)) => {}
                 Err(_) => prop_assert!(theirs.is_err(), "{text}"),
             }

@@ -19,6 +19,7 @@ pub mod frame;
 pub mod gather;
 pub mod headers;
 pub mod json;
+mod lenient;
 pub mod lines;
 pub mod outbox;
 pub mod protocol;

@@ -87,7 +87,16 @@ pub struct LineReader<R> {
     /// When discarding the current line began.
     skipping: Option<Instant>,
     max_line: usize,
+    on_partial: Option<OnPartial>,
+    /// Bytes of the current line that `on_partial` has seen.
+    partial_seen: usize,
 }
+
+/// Callback for the beginning of an unfinished line.
+type OnPartial = Box<dyn Fn(&[u8]) + Send>;
+
+/// Maximum bytes shown of an unfinished line.
+const PARTIAL_BYTES: usize = 1024;
 
 /// Size of one read: by default, and inside a long line.
 const READ_BYTES: usize = 16 * 1024;
@@ -104,7 +113,29 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             line: Gather::new(max_line.saturating_add(1)),
             skipping: None,
             max_line,
+            on_partial: None,
+            partial_seen: 0,
         }
+    }
+
+    /// Calls `hook` with the beginning of each line that has not ended and does not look like a message, each time it
+    /// grows, and with an empty text once the line has ended.
+    #[must_use]
+    pub fn on_partial(mut self, hook: impl Fn(&[u8]) + Send + 'static) -> Self {
+        self.on_partial = Some(Box::new(hook));
+        self
+    }
+
+    /// The beginning of the current line, if it has not ended and does not look like a message.
+    #[must_use]
+    pub fn partial(&self) -> Option<&[u8]> {
+        // The beginning of a longer line is not in the buffer any more.
+        if self.skipping.is_some() || !self.line.is_empty() {
+            return None;
+        }
+        let head = &self.buffer[..self.buffer.len().min(PARTIAL_BYTES)];
+        let first = head.trim_ascii_start().first()?;
+        (*first != b'{').then_some(head)
     }
 
     /// The next line, or `None` at the end of the stream. Skips empty lines.
@@ -119,6 +150,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
                 let mut last = self.buffer.split_to(self.scanned + at + 1);
                 self.scanned = 0;
+                if std::mem::take(&mut self.partial_seen) > 0
+                    && let Some(hook) = &self.on_partial
+                {
+                    hook(b"");
+                }
                 if self.skipping.take().is_some() {
                     self.forget_room();
                     continue;
@@ -150,6 +186,12 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     return Ok(Some(Line::TooLong { head }));
                 }
                 room = LONG_LINE_READ_BYTES;
+            }
+            if let (Some(hook), Some(head)) = (&self.on_partial, self.partial())
+                && head.len() > self.partial_seen
+            {
+                hook(head);
+                self.partial_seen = head.len();
             }
             self.scanned = self.buffer.len();
             self.buffer.reserve(room);
@@ -232,6 +274,8 @@ mod tests {
 
     use tokio::io::ReadBuf;
 
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::gather::HEAD_BYTES;
 
@@ -277,6 +321,42 @@ mod tests {
             let whole = Line::Text(Bytes::copy_from_slice(&long[..length]));
             assert_eq!(read_all(&ended, 900_000).await, [whole, text("ok")]);
         }
+    }
+
+    /// A prompt, or a `print` without a line break, is seen while its line has not ended.
+    #[tokio::test]
+    async fn the_beginning_of_a_line_is_seen() {
+        use std::sync::{Arc, Mutex};
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let seen_by_hook = seen.clone();
+        let (mut writer, reader) = tokio::io::duplex(1024);
+        let mut lines = LineReader::new(reader, 64).on_partial(move |head| {
+            let head = String::from_utf8_lossy(head).into_owned();
+            seen_by_hook.lock().expect("not poisoned").push(head);
+        });
+        for (written, line) in [
+            ("{\"jsonrpc\":", None),
+            ("\"2.0\"}\n", Some("{\"jsonrpc\":\"2.0\"}")),
+            ("Passw", None),
+            ("ord: ", None),
+            ("{}\r\n", Some("Password: {}")),
+            ("whole\n", Some("whole")),
+            ("cut", None),
+        ] {
+            writer.write_all(written.as_bytes()).await.expect("room");
+            // The duplex pipe has everything at once, so one poll reads it all.
+            let next = lines.next().now_or_never();
+            let found = next.map(|line| line.expect("no error").expect("not ended"));
+            let line = line.map(|line| Line::Text(Bytes::from_static(line.as_bytes())));
+            assert_eq!(found, line, "{written}");
+        }
+        assert_eq!(
+            *seen.lock().expect("not poisoned"),
+            ["Passw", "Password: ", "", "cut"]
+        );
+        drop(writer);
+        assert_eq!(lines.next().await.expect("no error"), None);
+        assert_eq!(lines.partial(), Some(&b"cut"[..]));
     }
 
     /// Always has more to read, and yields in between.

@@ -52,8 +52,9 @@ pub fn members(text: &[u8], task: &Object<'_>, to: Era, id: &str, status: Option
     };
     let mut has_ttl = false;
     for member in task.members() {
-        let key = json::unescape(&text[member.key]);
-        let key = match (&*key, to) {
+        let raw = &text[member.key];
+        let name = json::unescape(raw);
+        let key = match (&*name, to) {
             (
                 "taskId" | "result" | "error" | "inputRequests" | "requestState" | "resultType"
                 | "cacheScope" | "_meta",
@@ -62,14 +63,18 @@ pub fn members(text: &[u8], task: &Object<'_>, to: Era, id: &str, status: Option
             ("ttlMs" | "ttl", _) => ttl,
             ("pollIntervalMs", Era::Legacy) => "pollInterval",
             ("pollInterval", Era::Modern) => "pollIntervalMs",
-            (key, _) => key,
+            _ => "",
         };
         has_ttl |= key == ttl;
+        let key = match key {
+            "" => String::from_utf8_lossy(raw),
+            renamed => renamed.into(),
+        };
         let value = match status {
-            Some(status) if key == "status" => quote(status),
+            Some(status) if name == "status" => quote(status),
             _ => String::from_utf8_lossy(&text[member.value]).into_owned(),
         };
-        out.push_str(&format!(",{}:{value}", quote(key)));
+        out.push_str(&format!(",\"{key}\":{value}"));
     }
     if !has_ttl {
         out.push_str(&format!(",\"{ttl}\":null"));

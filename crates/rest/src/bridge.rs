@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use mcp::{
     Frame, Kind,
     backlog::Account,
-    json::{Object, quote},
+    json::{Object, quote, without_lone_surrogates},
     outbox::{Bounds, Outbox},
     protocol::meta,
     sse::encode,
@@ -311,8 +311,10 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
     if let Some(result) = object.as_ref().and_then(|object| object.raw("result")) {
         return Ok(text.slice_ref(result));
     }
-    let error =
-        object.and_then(|object| serde_json::from_slice::<McpError>(object.raw("error")?).ok());
+    let error = object.and_then(|object| {
+        let error = without_lone_surrogates(object.raw("error")?);
+        serde_json::from_slice::<McpError>(&error).ok()
+    });
     let error = error.unwrap_or_else(|| McpError {
         code: mcp::error::INTERNAL_ERROR,
         message: format!("server `{name}` sent an invalid response"),

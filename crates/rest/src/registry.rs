@@ -425,7 +425,8 @@ fn without_values(mut problem: Problem) -> Problem {
 }
 
 fn shown(item: &Item) -> TriedTool {
-    let tool: Value = serde_json::from_slice(&item.raw).unwrap_or_default();
+    let raw = mcp::json::without_lone_surrogates(&item.raw);
+    let tool: Value = serde_json::from_slice(&raw).unwrap_or_default();
     let text = |value: &Value| {
         value
             .as_str()

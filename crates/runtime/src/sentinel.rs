@@ -340,7 +340,7 @@ impl List {
     fn kill(&mut self, run: &str) {
         self.kill_guests();
         let (clients, others): (Vec<Pid>, Vec<Pid>) =
-            self.valid().into_iter().partition(is_container_client);
+            self.valid().into_iter().partition(runs_container_client);
         // First the process groups, each with one signal: members cannot escape it by forking.
         for leader in others {
             let _ = kill_process_group(leader, Signal::KILL);
@@ -363,11 +363,15 @@ impl List {
     }
 }
 
-/// Returns whether the program is a client of a container daemon. `docker run` stops its container on SIGTERM, and
-/// leaves it running on SIGKILL.
-fn is_container_client(pid: &Pid) -> bool {
+/// Returns whether a program of this name is a client of a container daemon. `docker run` stops its container on
+/// SIGTERM, and leaves it running on SIGKILL.
+pub(crate) fn is_container_client(name: &str) -> bool {
+    CONTAINER_CLIENTS.contains(&name)
+}
+
+fn runs_container_client(pid: &Pid) -> bool {
     let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_pid()));
-    name.is_ok_and(|name| CONTAINER_CLIENTS.contains(&name.trim_end()))
+    name.is_ok_and(|name| is_container_client(name.trim_end()))
 }
 
 #[cfg(test)]

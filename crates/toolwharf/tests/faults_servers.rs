@@ -98,10 +98,10 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
         twice {} Text first
         forge {"kind":"plus"} Error did not answer
         forge {"kind":"minus"} Error did not answer
-        forge {"kind":"string"} Error did not answer
-        forge {"kind":"null"} Error did not answer
-        forge {"kind":"1e3"} Error did not answer
-        forge {"kind":"[1]"} Error did not answer
+        forge {"kind":"string"} Text forged
+        forge {"kind":"null"} Error refused: `id` must be a string or an integer
+        forge {"kind":"1e3"} Error refused: `id` must be a string or an integer
+        forge {"kind":"[1]"} Error refused: `id` must be a string or an integer
         forge {"kind":"plus","answer":true} Text true
         unterminated {} Error did not answer
         deep {"depth":100000} Error nested deeper than 128 levels

@@ -10,7 +10,7 @@ use common::{
     says, wire, with,
 };
 use serde_json::{Value, json};
-use testkit::{DEADLINE, RawClient, Reply, peer::MODERN, wait_for, within};
+use testkit::{DEADLINE, Process, RawClient, Reply, peer::MODERN, wait_for, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -90,6 +90,7 @@ async fn frames_that_parsers_disagree_about_are_refused() {
         ("another version", br#"{"jsonrpc":"1.0","id":7,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
         ("an id that is an object", br#"{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{"name":"echo"}}"#, -32600),
         ("an id of null", br#"{"jsonrpc":"2.0","id":null,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
+        ("an id with an exponent", br#"{"jsonrpc":"2.0","id":1e3,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
         ("an id that is a fraction", br#"{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"echo"}}"#, -32600),
         ("params that are a list", br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":["echo"]}"#, -32600),
         ("a method that is a number", br#"{"jsonrpc":"2.0","id":7,"method":7}"#, -32600),
@@ -473,6 +474,7 @@ async fn batches_only_where_they_exist() {
         let refused = reply.status == 400 || text.contains("-32600");
         assert!(refused, "{broken}: {text}");
     }
+    check(&client.post("[ ]").await, 400, -32600, "an empty batch");
     nothing_forwarded(&gateway).await;
     let mixed = format!(
         r#"[{},{{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{{"Name":"x","name":"echo"}}}},{{"jsonrpc":"2.0","method":"notifications/x"}},{{"jsonrpc":"2.0","id":"p","method":"ping"}}]"#,
@@ -489,6 +491,91 @@ async fn batches_only_where_they_exist() {
     assert!(of(json!(7)).get("result").is_some());
     assert_eq!(of(json!(9))["error"]["code"], -32600);
     assert_eq!(of(json!("p"))["result"], json!({}));
+}
+
+/// Progress of the calls in a batch arrives before the responses, on the same stream.
+#[tokio::test]
+async fn progress_of_a_batch_is_kept() {
+    let gateway = gateway().await;
+    let client = session(gateway.client(), "2025-03-26").await;
+    let progress = |id: u64| {
+        let (own, arguments) = (json!({"progressToken": id}), json!({"count": 2}));
+        let params = json!({"name": "progress", "arguments": arguments, "_meta": own});
+        rpc::message(id, "tools/call", params).to_string()
+    };
+    let batch = format!("[{},{}]", progress(1), progress(2));
+    let reply = client.post(batch).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let mut messages = reply.messages();
+    let answers = messages.pop().expect("the responses");
+    assert_eq!(answers.as_array().map(Vec::len), Some(2), "{answers}");
+    let mut seen: Vec<_> = messages
+        .iter()
+        .map(|message| {
+            assert_eq!(message["method"], "notifications/progress");
+            let params = &message["params"];
+            (
+                params["progressToken"].as_u64(),
+                params["progress"].as_u64(),
+            )
+        })
+        .collect();
+    seen.sort_unstable();
+    let all = [(1, 1), (1, 2), (2, 1), (2, 2)].map(|(token, done)| (Some(token), Some(done)));
+    assert_eq!(seen, all);
+}
+
+/// A call that its client cancelled gets no response.
+#[tokio::test]
+async fn a_cancelled_call_gets_no_response() {
+    let gateway = gateway().await;
+    let client = session(gateway.client(), "2025-06-18").await;
+    let slow = client.post(rpc::call(7, "slow", json!({"ms": 600_000})));
+    let cancel = async {
+        wait_for("the call", DEADLINE, async || {
+            gateway.metric("calls_total", Some("one")).await == Some(1)
+        })
+        .await;
+        let params = json!({"requestId": 7});
+        let cancelled =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+        assert_eq!(client.post(cancelled.to_string()).await.status, 202);
+    };
+    let (reply, ()) = within("both", DEADLINE, async { tokio::join!(slow, cancel) }).await;
+    assert_eq!(reply.status, 202);
+    assert_eq!(reply.text(), "");
+}
+
+/// `initialize` exists only in the legacy era. Its version header may be left from another session.
+#[tokio::test]
+async fn initialize_is_recognised_with_any_version_header() {
+    let gateway = gateway().await;
+    let hello = rpc::hello(LEGACY).to_string();
+    for version in [MODERN, LEGACY, "2099-01-01", "nonsense", ""] {
+        let header = [("mcp-protocol-version", version)];
+        let reply = gateway.client().post_with(&header, hello.clone()).await;
+        assert_eq!(reply.status, 200, "{version}: {}", reply.text());
+        let result = &reply.response()["result"];
+        assert_eq!(result["protocolVersion"], LEGACY, "{version}");
+        assert!(reply.header("mcp-session-id").is_some(), "{version}");
+    }
+}
+
+/// Headers for parameters that no tool declares are forwarded to modern servers, and no other header is.
+#[tokio::test]
+async fn headers_of_undeclared_parameters_are_forwarded() {
+    let options = ["--http", "127.0.0.1:0", "--era", "modern"];
+    let mut upstream = Process::bin("testkit-scripted", options);
+    let entry = json!({"url": upstream.url().await});
+    let gateway = Setup::new().server("up", entry).connected().await;
+    let body = rpc::modern_call(7, "headers", json!({})).to_string();
+    let own = [("mcp-param-region", "=?base64?w6k=?="), ("x-other", "1")];
+    let headers = [&rpc::call_headers("headers")[..], &own].concat();
+    let reply = gateway.client().post_with(&headers, body).await;
+    let text = reply.response()["result"]["content"][0]["text"].clone();
+    let seen: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+    assert_eq!(seen["mcp-param-region"], "=?base64?w6k=?=", "{seen}");
+    assert!(seen.get("x-other").is_none(), "{seen}");
 }
 
 /// Sessions beyond the limit are refused if all are in use. A session that ends makes room.

@@ -287,13 +287,13 @@ async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     assert_eq!(kind, "error", "{events:?}");
     assert_eq!(events.last().unwrap()["kind"], "stopped");
     checks::contains(why, &["Toolwharf was stopped"]);
-    let told = why
+    let seconds = why
         .split(" s more")
         .next()
         .and_then(|why| why.rsplit(' ').next());
-    let told: f32 = told.unwrap().parse().unwrap();
+    let seconds: f32 = seconds.unwrap().parse().unwrap();
     assert!(
-        (2.0..=waited + 0.1).contains(&told),
+        (2.0..=waited + 0.1).contains(&seconds),
         "{why} (it was {waited} s)"
     );
     let status = gateway.process.wait(Duration::from_secs(20)).await;

@@ -1,6 +1,6 @@
 //! Keys, switches and variables of other clients, written as Toolwharf reads them.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{
     interpolate::is_variable,
@@ -39,19 +39,26 @@ fn translated(theirs: &str, ours: &str, value: &Value) -> Option<Value> {
         ("env", Value::Object(_)) => Some(value.clone()),
         // Names of variables that the client passes on.
         ("env", Value::Array(names)) => {
-            let name = |name: &Value| {
-                let name = name.as_str().filter(|name| is_variable(name))?;
-                Some((name.to_owned(), format!("${{{name}}}").into()))
-            };
+            let name = |name: &Value| Some((name.as_str()?.to_owned(), variable(name)?.into()));
             let names: Option<Map<_, _>> = names.iter().map(name).collect();
             names.map(Value::Object)
         }
         ("cwd", Value::String(_)) => Some(value.clone()),
         ("headers", Value::Object(members)) => match theirs {
             "requestInit" | "requestOptions" => members.get("headers").cloned(),
-            "env_http_headers" => None,
+            "env_http_headers" => {
+                let header = |(header, name): (&String, &Value)| {
+                    Some((header.clone(), variable(name)?.into()))
+                };
+                let headers: Option<Map<_, _>> = members.iter().map(header).collect();
+                headers.map(Value::Object)
+            }
             _ => Some(value.clone()),
         },
+        ("headers", name) if theirs == "bearer_token_env_var" => {
+            let token = variable(name)?;
+            Some(json!({"Authorization": format!("Bearer {token}")}))
+        }
         ("enabledTools" | "disabledTools", Value::Array(tools)) => {
             let names: Option<Vec<&str>> = tools.iter().map(Value::as_str).collect();
             let names = names?;
@@ -66,8 +73,14 @@ fn translated(theirs: &str, ours: &str, value: &Value) -> Option<Value> {
     }
 }
 
-/// Switches the entry off if a key of any client does, and removes the keys that Toolwharf does not have.
-pub(super) fn switches(entry: &mut Map<String, Value>) -> bool {
+/// The reference to the variable with this name.
+fn variable(name: &Value) -> Option<String> {
+    let name = name.as_str().filter(|name| is_variable(name))?;
+    Some(format!("${{{name}}}"))
+}
+
+/// Removes the switches of other clients. Returns whether a switch of any client turns the server off.
+pub fn foreign_switches(entry: &mut Map<String, Value>) -> bool {
     let mut is_off = false;
     for (key, is_on) in SWITCHES {
         if let Some(Value::Bool(value)) = entry.get(*key) {
@@ -137,8 +150,6 @@ fn replaced(text: &str, marks: &[(&str, &str)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -186,6 +197,10 @@ mod tests {
             (
                 json!({"http_headers": {"A": "1"}, "requestInit": {"headers": {"B": "2"}}}),
                 json!({"headers": {"A": "1", "B": "2"}}),
+            ),
+            (
+                json!({"bearer_token_env_var": "A", "env_http_headers": {"X": "B"}}),
+                json!({"headers": {"Authorization": "Bearer ${A}", "X": "${B}"}}),
             ),
             (
                 json!({"includeTools": ["a", "b(1)"]}),

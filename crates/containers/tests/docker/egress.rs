@@ -194,7 +194,7 @@ async fn egress_is_refused_where_nothing_enforces_it() {
         server
     };
     let gvisor = bench(Provider::Gvisor);
-    let remedy = "register `runsc` with `--network=host`";
+    let remedy = "need `--network=host` in the arguments of the runtime";
     gvisor.refuses(allow(), "network", remedy).await;
     gvisor.nothing_left().await;
     let runc = bench(Provider::Runc);

@@ -9,12 +9,12 @@ mod sign_in;
 use std::{borrow::Cow, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use mcp::{
-    Era, Frame, RpcError, bridge,
+    Era, Frame, Kind, RpcError, bridge,
     client::{Call, CallError, CallerId, Event, Outgoing},
     elicit, extensions,
     frame::Param,
-    headers::ParamHeaders,
-    json::{Object, Span, Splice, quote},
+    headers::{self, ParamHeaders},
+    json::{Object, Span, Splice, excerpt, quote},
     outbox::Weight,
     protocol::{meta, method},
     tasks,
@@ -62,7 +62,11 @@ pub(crate) struct Target {
 pub(crate) enum Failure {
     Rpc(RpcError),
     Call(CallError),
-    Timeout(u64),
+    Timeout {
+        ms: u64,
+        /// What the server wrote meanwhile that was not a message.
+        printed: Option<String>,
+    },
     /// Rejected without waiting.
     Refused(Unavailable),
     NotRecorded(NotRecorded),
@@ -91,7 +95,7 @@ impl Failure {
             Self::Rpc(error) => return error,
             Self::Refused(why) => return why.to_rpc(),
             Self::NotRecorded(why) => why.to_string(),
-            Self::Timeout(ms) => format!("server `{name}` did not answer within {ms} ms"),
+            Self::Timeout { ms, .. } => format!("server `{name}` did not answer within {ms} ms"),
             Self::Call(error) => format!("server `{name}` failed: {error}"),
         };
         RpcError::internal(server.redact(&message))
@@ -248,7 +252,7 @@ async fn carry(
         }
         Err(failure) => {
             let end = match failure {
-                Failure::Timeout(_) => End::TimedOut,
+                Failure::Timeout { .. } => End::TimedOut,
                 _ => End::Answered,
             };
             (Answer::error(frame, &relay.explain(failure)), end)
@@ -448,13 +452,18 @@ impl Relay<'_> {
             if let Some(name) = &self.target.name {
                 outgoing
                     .headers
-                    .push((mcp::server::modern::NAME, mcp::headers::mcp_name(name)));
+                    .push((mcp::server::modern::NAME, headers::mcp_name(name)));
             }
             if let Some(headers) = &self.target.headers {
                 let arguments = frame
                     .param(Param::Arguments)
                     .map(|span| &frame.text()[span]);
                 outgoing.headers.extend(headers.extract(arguments));
+            }
+            if let Some(given) = &self.caller.headers {
+                let declared = self.target.headers.as_deref();
+                let others = headers::undeclared_params(given, declared);
+                outgoing.headers.extend(others);
             }
         }
         connection.name_caller(&mut outgoing, self.caller);
@@ -556,6 +565,10 @@ impl Relay<'_> {
                 Step::Response(response) => response,
             };
             self.mark(Steps::answered);
+            if response.kind() == Kind::Result && response.object().is_none() {
+                let why = format!("`result` must be an object: {}", excerpt(response.body()));
+                return Err(Failure::Call(CallError::Refused(why.into())));
+            }
             let era = connection.client.info().era;
             if self.caller.era == Era::Modern
                 || era == Era::Legacy
@@ -637,7 +650,9 @@ impl Relay<'_> {
                     // request does not name its call.
                     let last = self.started + MAX_CALL_TIME;
                     if !self.target.server.asked_now.includes(by) || Instant::now() >= last {
-                        return Err(Failure::Timeout(ms(timeout)));
+                        let printed = connection.client.printed_since(self.started);
+                        let ms = ms(timeout);
+                        return Err(Failure::Timeout { ms, printed });
                     }
                     *deadline = (Instant::now() + timeout).min(last);
                     timer.reset(*deadline);
@@ -666,10 +681,18 @@ impl Relay<'_> {
             Failure::Rpc(error) => return error,
             Failure::Refused(why) => return self.refused(&why),
             Failure::NotRecorded(why) => return RpcError::internal(why.to_string()),
-            Failure::Timeout(ms) => (
-                "timeout",
-                format!("server `{server}` did not answer `{what}` within {ms} ms"),
-            ),
+            Failure::Timeout { ms, printed } => {
+                let printed = printed.map(|text| {
+                    format!(
+                        "; what it wrote during the call besides messages: {text} (diagnostics go to standard error)"
+                    )
+                });
+                let printed = printed.unwrap_or_default();
+                (
+                    "timeout",
+                    format!("server `{server}` did not answer `{what}` within {ms} ms{printed}"),
+                )
+            }
             Failure::Call(CallError::SignIn(sign_in)) => (
                 if sign_in.is_needed {
                     "needs_login"

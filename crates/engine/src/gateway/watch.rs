@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mcp::{
-    Era, Frame, Kind, RpcError,
+    Era, Frame, Kind, RpcError, extensions,
     frame::Param,
     json::{self, quote},
     outbox::Weight,
     protocol::{meta, method},
+    tasks,
 };
 use tokio::time::Instant;
 
@@ -121,6 +122,11 @@ impl Gateway {
             .ok_or_else(|| {
                 RpcError::invalid_params("Invalid params: `notifications` must be an object")
             })?;
+        if wanted.raw("taskIds").is_some_and(|ids| ids != b"null")
+            && !extensions::declares(&caller.face().capabilities, extensions::TASKS)
+        {
+            return Err(tasks::missing("`taskIds`"));
+        }
         let flag = |key: &str| wanted.raw(key) == Some(b"true");
         let filter = Filter {
             tools: flag("toolsListChanged"),

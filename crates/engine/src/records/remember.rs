@@ -5,7 +5,7 @@
 //! differs from the approved one can therefore be kept back until a person approves the new one ([`Pinning`]).
 //! Deliberately absent: where this is stored.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use mcp::{
@@ -205,18 +205,16 @@ fn canonical_value(raw: &[u8], top: bool, out: &mut String) {
             let Some(object) = Object::of(raw) else {
                 return;
             };
-            let mut members: Vec<(String, &[u8])> = object
+            let mut members: Vec<(Cow<'_, str>, json::Member)> = object
                 .members()
-                .map(|member| {
-                    let key = json::unescape(&raw[member.key]).into_owned();
-                    (key, &raw[member.value])
-                })
+                .map(|member| (json::unescape(&raw[member.key.clone()]), member))
                 .filter(|(key, _)| !(top && key == "_meta"))
                 .collect();
             members.sort_by(|(one, _), (other, _)| one.cmp(other));
             out.push('{');
-            for (key, value) in members {
-                out.push_str(&quote(&key));
+            for (_, member) in members {
+                let (key, value) = (member.key, &raw[member.value]);
+                out.push_str(&canonical_string(&raw[key.start - 1..key.end + 1]));
                 out.push(':');
                 canonical_value(value, false, out);
                 out.push(',');
@@ -231,9 +229,15 @@ fn canonical_value(raw: &[u8], top: bool, out: &mut String) {
             }
             out.push(']');
         }
-        Some(b'"') => out.push_str(&quote(&as_string(raw).unwrap_or_default())),
+        Some(b'"') => out.push_str(&canonical_string(raw)),
         _ => out.push_str(&String::from_utf8_lossy(raw)),
     }
+}
+
+/// A string in one form. One with a lone surrogate stays as it is written.
+fn canonical_string(raw: &[u8]) -> String {
+    let text = as_string(raw).map(|text| quote(&text));
+    text.unwrap_or_else(|| String::from_utf8_lossy(raw).into_owned())
 }
 
 #[cfg(test)]
@@ -265,6 +269,8 @@ mod tests {
             r#"{"name":"a","inputSchema":{"x":[1,"u"],"y":{}}}"#,
             r#"{"name":"a","inputSchema":{"x":[1,"ü"],"y":{"_meta":1}}}"#,
             r#"{"name":"a","inputSchema":{"x":[1,"ü"]},"y":{}}"#,
+            r#"{"name":"a","inputSchema":{"x":[1,"\ud83d"],"y":{}}}"#,
+            r#"{"name":"a","inputSchema":{"x":[1,""],"y":{}}}"#,
         ] {
             assert_ne!(
                 definition_digest(text.as_bytes()),
@@ -272,6 +278,23 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    /// Halves of emoji are part of a definition, too.
+    #[test]
+    fn a_lone_surrogate_is_not_left_out_of_a_digest() {
+        let digest = |text: &str| definition_digest(text.as_bytes());
+        let one = digest(r#"{"a":"x\ud83d","\ud83d":1}"#);
+        for other in [
+            r#"{"a":"x\ud83e","\ud83d":1}"#,
+            r#"{"a":"x\ud83d","\ud83e":1}"#,
+            r#"{"a":"x","\ud83d":1}"#,
+            r#"{"a":"x\\ud83d","\ud83d":1}"#,
+            r#"{"a":"x\ufffd","\ud83d":1}"#,
+        ] {
+            assert_ne!(digest(other), one, "{other}");
+        }
+        assert_eq!(digest(r#"{"\ud83d":1, "a":"x\ud83d"}"#), one);
     }
 
     fn news(seen: &[Seen]) -> Vec<News> {

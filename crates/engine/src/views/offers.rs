@@ -7,6 +7,7 @@ use mcp::{
     client::ServerInfo,
     extensions,
     json::{self, Object, Splice, quote},
+    protocol::method,
     tasks::{self, CAPABILITY as TASKS},
 };
 
@@ -96,6 +97,26 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
         }
     }
     String::from_utf8_lossy(&splice.apply(raw)).into_owned()
+}
+
+/// Returns whether a server does not offer a method that the gateway would answer in its place.
+pub(crate) fn lacks(server: &Server, asked: &str) -> bool {
+    let list = match asked {
+        method::PROMPTS_GET => Some(ListKind::Prompts),
+        method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE => Some(ListKind::Resources),
+        _ => ListKind::from_method(asked),
+    };
+    let capability = match (list, asked) {
+        (Some(kind), _) => kind.capability(),
+        (None, method::COMPLETE) => "completions",
+        (None, method::SET_LEVEL) => "logging",
+        (None, _) => return false,
+    };
+    let catalog = server.catalog();
+    // Some servers have lists that they do not declare.
+    let is_listed = list.is_some_and(|kind| !catalog.list(kind).is_empty());
+    let info = catalog.info.as_ref();
+    !is_listed && info.is_some_and(|info| !info.has(capability))
 }
 
 /// Returns whether a server runs tool calls as tasks.

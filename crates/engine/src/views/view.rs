@@ -4,6 +4,7 @@
 //! names its server in `_meta`. A *single* view, of one server, leaves everything as the server sent it.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     sync::{
         Arc, OnceLock,
@@ -15,8 +16,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mcp::{
     Era, RpcError, Version,
     client::Identity,
-    error,
-    json::{Object, Splice, quote},
+    error, headers,
+    json::{self, Object, Splice, quote},
     protocol::meta,
     server::modern,
 };
@@ -125,7 +126,7 @@ impl View {
             let flaws = catalog.of(ListKind::Tools).flaws.iter();
             let refused = flaws.filter(|flaw| flaw.fate == Fate::Refused);
             let refused = refused.filter_map(|flaw| flaw.native.clone());
-            off.extend(refused.map(NativeName::new));
+            choice.disabled.extend(refused.map(NativeName::new));
         }
         let mut entries: [Vec<Entry>; 4] = Default::default();
         let mut kept = Vec::new();
@@ -318,10 +319,15 @@ impl View {
     }
 
     fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
-        let raw = match self.is_single() {
+        let fit = match self.is_single() {
             true => &entry.item.raw,
             false => entry.item.fit(era).unwrap_or(&entry.item.raw),
         };
+        // Clients drop a tool with an invalid header annotation, which means nothing to most servers.
+        let usable = (kind == ListKind::Tools && era == Era::Modern)
+            .then(|| headers::without_invalid_annotations(fit))
+            .flatten();
+        let raw = usable.as_ref().unwrap_or(fit);
         let Some(object) = Object::of(raw) else {
             return raw.clone();
         };
@@ -359,7 +365,15 @@ impl View {
         if !added.is_empty() {
             splice.insert(raw, &object.span(), added.join(",").as_bytes());
         }
-        splice.apply(raw)
+        let rendered = splice.apply(raw);
+        if self.is_single() {
+            return rendered;
+        }
+        // Some clients cannot read a lone surrogate. One definition must not make the whole list unreadable.
+        match json::without_lone_surrogates(&rendered) {
+            Cow::Borrowed(_) => rendered,
+            Cow::Owned(whole) => whole.into(),
+        }
     }
 
     /// Names the item's server in `_meta`. An existing value is replaced: a server, such as another gateway, may have
@@ -367,7 +381,7 @@ impl View {
     fn mark<'t>(
         &self,
         entry: &Entry,
-        raw: &[u8],
+        raw: &'t Bytes,
         object: &Object<'t>,
         splice: &mut Splice<'t>,
         added: &mut Vec<String>,
@@ -419,7 +433,8 @@ impl View {
         )
     }
 
-    fn implementation(&self) -> String {
+    /// The description of the server that answers, as JSON text: the server of a single view, otherwise the gateway.
+    pub(crate) fn implementation(&self) -> String {
         self.only_info()
             .and_then(|info| info.implementation)
             .map_or_else(

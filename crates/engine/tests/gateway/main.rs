@@ -12,6 +12,7 @@ mod demand;
 mod elsewhere;
 mod eras;
 mod every;
+mod frames;
 mod gateway;
 mod hosted;
 mod life;

@@ -15,7 +15,7 @@ use mcp::{
 
 use super::{
     HttpGateway, REQUEST_BOUNDS,
-    reply::{json, json_body, refusal},
+    reply::{empty, json, json_body, refusal},
     scope::no_scope,
     streams::{First, event_stream, first, text},
 };
@@ -236,8 +236,18 @@ impl HttpGateway {
             ..Caller::legacy(scope, principal.id.clone(), outbox.clone())
         };
         let gateway = self.gateway.clone();
-        let mut answering: Answering =
-            Box::pin(async move { gateway.request(&caller, &frame).await });
+        let answering = Box::pin(async move { gateway.request(&caller, &frame).await });
+        self.respond(session, outbox, answering, streams).await
+    }
+
+    /// The response to a legacy request or batch: JSON, or a stream of its session if `outbox` has messages before it.
+    pub(crate) async fn respond(
+        &self,
+        session: Arc<Session>,
+        outbox: Arc<Outbox>,
+        mut answering: Answering,
+        streams: bool,
+    ) -> Response<Body> {
         // A client that can resume gets its event id immediately.
         let first = if streams && session.is_primed() {
             answering.as_mut().now_or_never().map(First::Answer)
@@ -245,6 +255,10 @@ impl HttpGateway {
             Some(first(&outbox, &mut answering).await)
         };
         let (answerer, reader) = match first {
+            // The client cancelled the request and does not wait for a response.
+            Some(First::Answer(answer)) if outbox.is_empty() && answer.silent => {
+                return empty(StatusCode::ACCEPTED);
+            }
             Some(First::Answer(answer))
                 if outbox.is_empty() && (!streams || answer.code.is_some()) =>
             {

@@ -33,7 +33,7 @@ pub enum Target {
     Stream {
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
-        /// Called with each line that is not a valid message.
+        /// Called with each line, or beginning of a line, that is not part of a message.
         stray: Option<Stray>,
         /// Completes when the process behind the streams has ended, and says how.
         exit: Option<BoxFuture<'static, String>>,
@@ -146,22 +146,26 @@ fn open_stream(
 ) -> Duplex {
     let (link, mut outbound) = Duplex::new(options.label.clone(), options.max_depth, ambient);
     let max = options.max_message;
-    let mut lines = LineReader::new(reader, max);
+    let partial = link.clone();
+    let mut lines =
+        LineReader::new(reader, max).on_partial(move |head| partial.printed().set_unfinished(head));
     let reading = link.clone();
     crate::client::spawn_linked(async move {
         let read = async {
             loop {
                 match lines.next().await {
                     Ok(Some(Line::Text(text))) => {
-                        if let Some(stray) = &stray
-                            && text.trim_ascii_start().first() != Some(&b'{')
-                        {
-                            stray(&text);
+                        if let (Some(other), Some(stray)) = (reading.deliver(text), &stray) {
+                            stray(&other);
                         }
-                        reading.deliver(text);
                     }
                     Ok(Some(Line::TooLong { head })) => reading.too_long(max, &head),
-                    Ok(None) => break "the server closed its output".to_owned(),
+                    Ok(None) => {
+                        if let (Some(last), Some(stray)) = (lines.partial(), &stray) {
+                            stray(last);
+                        }
+                        break "the server closed its output".to_owned();
+                    }
                     Err(error) => break format!("reading from the server failed: {error}"),
                 }
             }

@@ -22,16 +22,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CallError, CallerId, Event, Outgoing,
+    printed::Printed,
     slot::Slot,
     whose::{Whose, newest_of_each, too_many, whose},
 };
 use crate::{
     Frame, Kind,
-    frame::Invalid,
+    frame::{Invalid, Reason},
+    json::excerpt,
+    lenient,
     lines::Head,
     protocol::{meta, method},
 };
 
+/// The first ids of a link are those of the handshake: `initialize`, then `server/discover`.
+const HANDSHAKE_REQUESTS: u64 = 2;
 /// Capacity of the outbound queue. Senders wait when it is full.
 const MAX_OUTBOUND_MESSAGES: usize = 1024;
 
@@ -50,6 +55,7 @@ struct Shared {
     why: OnceLock<Arc<str>>,
     max_depth: usize,
     label: Arc<str>,
+    printed: Printed,
 }
 
 struct Entry {
@@ -75,6 +81,7 @@ impl Duplex {
             why: OnceLock::new(),
             max_depth,
             label,
+            printed: Printed::default(),
         };
         (
             Self {
@@ -134,22 +141,43 @@ impl Duplex {
         let _ = self.shared.outbound.try_send(frame.text().clone());
     }
 
-    /// Handles one message from the server.
-    pub(crate) fn deliver(&self, text: Bytes) {
-        match Frame::parse(text, self.shared.max_depth) {
-            Ok(frame) => self.dispatch(frame),
-            Err(invalid) => self.refuse(&invalid),
+    /// Handles one message from the server. Returns the part of the text that is no message and belongs to no call.
+    pub(crate) fn deliver(&self, text: Bytes) -> Option<Bytes> {
+        let max_depth = self.shared.max_depth;
+        let invalid = match lenient::parse(text, max_depth, None) {
+            Ok(frame) => {
+                self.dispatch(frame);
+                return None;
+            }
+            Err(invalid) => invalid,
+        };
+        if !invalid.response
+            && let Some((before, frame)) = lenient::after_other_text(&invalid.text, max_depth)
+        {
+            self.garbage("text before a message on the same line", &before);
+            self.dispatch(frame);
+            return Some(before);
         }
+        (!self.refuse(&invalid)).then_some(invalid.text)
+    }
+
+    /// What the server wrote besides messages.
+    pub(crate) fn printed(&self) -> &Printed {
+        &self.shared.printed
     }
 
     fn dispatch(&self, frame: Frame) {
         match frame.kind() {
             Kind::Result | Kind::Error => {
-                let entry = frame
-                    .numeric_id()
-                    .and_then(|id| self.shared.calls.lock().remove(&id));
+                let without_id = matches!(frame.id(), b"" | b"null");
+                let id = match without_id {
+                    true => self.only(),
+                    false => frame.numeric_id(),
+                };
+                let entry = id.and_then(|id| Some((id, self.shared.calls.lock().remove(&id)?)));
                 match entry {
-                    Some(entry) => entry.slot.end(Ok(frame)),
+                    Some((id, entry)) if without_id => entry.slot.end(Ok(frame.answering(id))),
+                    Some((_, entry)) => entry.slot.end(Ok(frame)),
                     None => self.stray(&frame),
                 }
             }
@@ -249,33 +277,43 @@ impl Duplex {
     fn stray(&self, frame: &Frame) {
         self.shared.stray.fetch_add(1, Ordering::Relaxed);
         let id = String::from_utf8_lossy(&frame.id()[..frame.id().len().min(40)]).into_owned();
+        let used = 1..self.shared.next_id.load(Ordering::Relaxed);
+        if frame.numeric_id().is_none_or(|id| !used.contains(&id)) {
+            // Not a late response, so it may be what a pending call waits for.
+            self.shared.printed.add(frame.text());
+        }
         tracing::debug!(server = %self.shared.label, id, "dropped a response that matches no pending call");
     }
 
-    /// Handles text that is not a valid message. It ends only the call whose id it carries.
-    pub(crate) fn refuse(&self, invalid: &Invalid) {
-        let id = invalid
-            .id
-            .as_deref()
-            .and_then(|id| std::str::from_utf8(id).ok()?.parse::<u64>().ok());
+    /// Handles text that is not a valid message. It ends the call whose id it carries, or the only call in flight if it
+    /// is a response without a readable id. Returns false if it ends none.
+    fn refuse(&self, invalid: &Invalid) -> bool {
+        let what = format!("{invalid}: {}", excerpt(&invalid.text));
+        let id = match &invalid.id {
+            Some(id) => std::str::from_utf8(id).ok().and_then(|id| id.parse().ok()),
+            // Without `jsonrpc`, it may be a line of a log in JSON.
+            None if invalid.reason == Reason::Version => None,
+            None => self.only(),
+        };
+        // A message with neither a method nor an outcome is a response too.
+        let is_response = invalid.response || invalid.reason == Reason::Shape;
         let entry = match id {
-            Some(id) if invalid.response => self.shared.calls.lock().remove(&id),
+            Some(id) if is_response => self.shared.calls.lock().remove(&id),
             _ => None,
         };
+        let ends_one = entry.is_some();
         match entry {
-            Some(entry) => entry
-                .slot
-                .end(Err(CallError::Refused(invalid.to_string().into()))),
-            None => self.garbage(&invalid.to_string()),
+            Some(entry) => entry.slot.end(Err(CallError::Refused(what.into()))),
+            None => self.garbage(&invalid.to_string(), &invalid.text),
         }
+        ends_one
     }
 
     /// Handles a message over the size limit. It ends the call that it answers: the one whose id is in the head, or the
     /// only call in flight if the head has no id.
-    pub(crate) fn too_long(&self, max: usize, head: &[u8]) {
+    pub(crate) fn too_long(&self, max: usize, text: &[u8]) {
         let what = format!("it is longer than {max} bytes (`max_line_bytes`)");
-        let head = Head::of(head);
-        let id = match head {
+        let id = match Head::of(text) {
             Head { method: true, .. } => None,
             Head { id: Some(id), .. } => {
                 std::str::from_utf8(id).ok().and_then(|id| id.parse().ok())
@@ -284,22 +322,29 @@ impl Duplex {
         };
         match id.and_then(|id: u64| self.shared.calls.lock().remove(&id)) {
             Some(entry) => entry.slot.end(Err(CallError::Refused(what.into()))),
-            None => self.garbage(&what),
+            None => self.garbage(&what, text),
         }
     }
 
-    /// The call in flight, if there is exactly one.
+    /// The call in flight, if there is exactly one. Of the gateway's own requests, only those of the handshake count:
+    /// others, such as subscription streams, are always in flight.
     fn only(&self) -> Option<u64> {
         let calls = self.shared.calls.lock();
-        let mut in_flight = calls.iter().filter(|(_, entry)| entry.caller.is_some());
-        match (in_flight.next(), in_flight.next()) {
-            (Some((id, _)), None) => Some(*id),
+        let of_callers = calls.iter().filter(|(_, entry)| entry.caller.is_some());
+        let mut ids = of_callers.map(|(id, _)| *id);
+        match (ids.next(), ids.next()) {
+            (None, _) if calls.len() == 1 => {
+                let first = calls.keys().next().copied();
+                first.filter(|id| *id <= HANDSHAKE_REQUESTS)
+            }
+            (only, None) => only,
             _ => None,
         }
     }
 
     /// Counts and logs output that is not a message.
-    pub(crate) fn garbage(&self, what: &str) {
+    fn garbage(&self, what: &str, text: &[u8]) {
+        self.shared.printed.add(text);
         let count = self.shared.stray.fetch_add(1, Ordering::Relaxed);
         if count.is_power_of_two() || count == 0 {
             tracing::warn!(server = %self.shared.label, count = count + 1, "ignored output that is not a message: {what}");
@@ -414,6 +459,7 @@ impl Drop for DuplexCall {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -473,6 +519,139 @@ mod tests {
             };
             assert_eq!(found, expect, "{callers:?}");
         }
+    }
+
+    /// Delivers `text` while calls with the given callers are in flight, the first of them with the id 1. Returns what
+    /// the last call got, and the text that belongs to no message.
+    async fn delivered(callers: &[Option<CallerId>], text: &'static str) -> (String, String) {
+        let world = world();
+        let mut calls = Vec::new();
+        for caller in callers {
+            calls.push(world.call(*caller).await);
+        }
+        let other = world.link.deliver(Bytes::from_static(text.as_bytes()));
+        let last = calls.last_mut().expect("a call");
+        let got = match last.next().now_or_never() {
+            Some(Ok(Event::Response(frame))) => String::from_utf8_lossy(frame.text()).into_owned(),
+            Some(Err(error)) => error.to_string(),
+            None => "nothing".to_owned(),
+            Some(other) => panic!("{other:?}"),
+        };
+        let other = String::from_utf8_lossy(&other.unwrap_or_default()).into_owned();
+        (got, other)
+    }
+
+    #[tokio::test]
+    async fn responses_that_break_rules_reach_their_call() {
+        let [one, two] = [(); 2].map(|()| Some(CallerId::unique()));
+        let no = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}"#;
+        for (callers, text, expect, other) in [
+            (
+                &[one][..],
+                r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
+                r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
+                "",
+            ),
+            (
+                &[one],
+                r#"{"id":1,"result":{}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+                "",
+            ),
+            (
+                &[one],
+                r#"Hi! {"jsonrpc":"2.0","id":1,"result":{}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+                "Hi! ",
+            ),
+            (
+                &[one],
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}"#,
+                no,
+                "",
+            ),
+            (
+                &[one],
+                r#"{"jsonrpc":"2.0","error":{"code":-1,"message":"no"}}"#,
+                no,
+                "",
+            ),
+            // The handshake has no caller.
+            (
+                &[None],
+                r#"{"jsonrpc":"2.0","error":{"code":-1,"message":"no"}}"#,
+                no,
+                "",
+            ),
+            (
+                &[None, None],
+                r#"{"jsonrpc":"2.0","error":{"code":-1,"message":"no"}}"#,
+                "nothing",
+                "",
+            ),
+            (
+                &[one, two],
+                r#"{"jsonrpc":"2.0","error":{"code":-1,"message":"no"}}"#,
+                "nothing",
+                "",
+            ),
+            // Refused at once, with what was received.
+            (
+                &[one],
+                r#"{"jsonrpc":"2.0","id":1}"#,
+                r#"the server's answer is invalid: a message needs `method`, or `id` with `result` or `error`: {"jsonrpc":"2.0","id":1}"#,
+                "",
+            ),
+            (
+                &[one],
+                r#"{"jsonrpc":"2.0","result":{}}"#,
+                r#"the server's answer is invalid: a message needs `method`, or `id` with `result` or `error`: {"jsonrpc":"2.0","result":{}}"#,
+                "",
+            ),
+            (
+                &[one],
+                r#"{"jsonrpc":"2.0","id":[1],"result":{}}"#,
+                r#"the server's answer is invalid: `id` must be a string or an integer: {"jsonrpc":"2.0","id":[1],"result":{}}"#,
+                "",
+            ),
+            // Lines of a log.
+            (
+                &[one],
+                r#"{"level":"error","error":"x"}"#,
+                "nothing",
+                r#"{"level":"error","error":"x"}"#,
+            ),
+            (&[one], "loading", "nothing", "loading"),
+        ] {
+            let found = delivered(callers, text).await;
+            assert_eq!(found, (expect.to_owned(), other.to_owned()), "{text}");
+        }
+    }
+
+    /// What could have been the response is named in the error of a call that times out.
+    #[tokio::test]
+    async fn what_else_was_written_is_kept() {
+        let world = world();
+        let start = Instant::now();
+        let _calls = [
+            world.call(Some(CallerId::unique())).await,
+            world.call(Some(CallerId::unique())).await,
+        ];
+        for text in [
+            r#"{"jsonrpc":"2.0","id":0,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}"#,
+            "loading",
+        ] {
+            world.link.deliver(Bytes::from_static(text.as_bytes()));
+        }
+        let expect = r#"`{"jsonrpc":"2.0","id":0,"result":{}}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}`, `loading`"#;
+        assert_eq!(world.link.printed().since(start).as_deref(), Some(expect));
+        // A late response says nothing about other calls.
+        let call = world.call(Some(CallerId::unique())).await;
+        let late = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, call.id());
+        drop(call);
+        world.link.deliver(late.into());
+        assert_eq!(world.link.printed().since(start).as_deref(), Some(expect));
     }
 
     /// A log message that could belong to several callers is sent to each of them once.

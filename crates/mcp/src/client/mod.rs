@@ -12,13 +12,14 @@ mod connect;
 mod duplex;
 mod handshake;
 pub mod http;
+mod printed;
 mod slot;
 mod whose;
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 pub use self::authorize::{Access, Authorize, Prove, Sign, SignIn, Token};
 pub use self::connect::{Connector, Stray, Target};
@@ -281,6 +282,15 @@ impl Client {
         match &self.inner.link {
             Link::Duplex(link) => link.close("closed by the gateway"),
             Link::Http(link) => link.close(grace).await,
+        }
+    }
+
+    /// What the server wrote besides messages at `start` or later, shortened, if its messages share one channel.
+    #[must_use]
+    pub fn printed_since(&self, start: Instant) -> Option<String> {
+        match &self.inner.link {
+            Link::Duplex(link) => link.printed().since(start),
+            Link::Http(_) => None,
         }
     }
 

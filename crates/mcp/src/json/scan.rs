@@ -9,7 +9,7 @@ use std::{
     sync::LazyLock,
 };
 
-use super::{Span, unescape};
+use super::{Span, content, unescape};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -262,7 +262,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         if let Some((at, set)) = self.large.last_mut()
             && *at == depth
         {
-            return set.insert(KEY_HASH.hash_one(unescape(&text[span.clone()]).as_bytes()));
+            return set.insert(KEY_HASH.hash_one(&*content(&text[span.clone()])));
         }
         let start = self.open.last().map_or(0, |start| *start as usize);
         let raw = |key: &Key| &text[key.start as usize..key.end as usize];
@@ -274,7 +274,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         let seen = &self.keys[start..];
         let is_duplicate = seen.iter().any(|other| {
             if escaped || other.escaped {
-                unescape(raw(other)) == unescape(raw(&key))
+                content(raw(other)) == content(raw(&key))
             } else {
                 raw(other) == raw(&key)
             }
@@ -282,7 +282,7 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         if seen.len() >= MAX_LINEAR_KEYS {
             let all = seen.iter().chain([&key]);
             let set = all
-                .map(|key| KEY_HASH.hash_one(unescape(raw(key)).as_bytes()))
+                .map(|key| KEY_HASH.hash_one(&*content(raw(key))))
                 .collect();
             self.keys.truncate(start);
             self.large.push((depth, set));
@@ -318,23 +318,8 @@ impl<'a, F: FnMut(Option<&'a [u8]>, &'a [u8], Span)> Scan<'a, F> {
         match self.text.get(at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
             Some(b'u') => {
-                let unit = hex4(self.text, at + 2).ok_or(Fault::Syntax(at))?;
-                // Parsers disagree about lone surrogates, so they are refused.
-                match unit {
-                    0xD800..0xDC00 => {
-                        let low = (self.text.get(at + 6..at + 8) == Some(b"\\u"))
-                            .then(|| hex4(self.text, at + 8))
-                            .flatten();
-                        let pair = low.is_some_and(|low| (0xDC00..0xE000).contains(&low));
-                        if pair {
-                            Ok(at + 12)
-                        } else {
-                            Err(Fault::Syntax(at))
-                        }
-                    }
-                    0xDC00..0xE000 => Err(Fault::Syntax(at)),
-                    _ => Ok(at + 6),
-                }
+                let (_, end) = code_point(self.text, at).ok_or(Fault::Syntax(at))?;
+                Ok(end)
             }
             _ => Err(Fault::Syntax(at)),
         }
@@ -412,6 +397,23 @@ fn plain_until(text: &[u8], mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+/// The code point of the `\u` escape at `at`, and the end of the escape. Two escapes that form a pair are read together;
+/// a surrogate without its other half is returned as it is.
+pub(super) fn code_point(text: &[u8], at: usize) -> Option<(u32, usize)> {
+    let unit = |at: usize| {
+        let escaped = text.get(at..at + 2) == Some(b"\\u");
+        escaped.then(|| hex4(text, at + 2)).flatten()
+    };
+    let first = u32::from(unit(at)?);
+    if let 0xD800..0xDC00 = first
+        && let Some(low @ 0xDC00..0xE000) = unit(at + 6)
+    {
+        let code = 0x1_0000 + ((first - 0xD800) << 10) + u32::from(low - 0xDC00);
+        return Some((code, at + 12));
+    }
+    Some((first, at + 6))
 }
 
 fn hex4(text: &[u8], at: usize) -> Option<u16> {

@@ -30,7 +30,8 @@ const CAPABILITIES: [&[&str]; 16] = [
 /// Converts `ClientCapabilities` (JSON text) to bits. Capabilities without a bit are lost.
 #[must_use]
 pub fn to_bits(capabilities: &[u8]) -> u32 {
-    let declared: Value = serde_json::from_slice(capabilities).unwrap_or_default();
+    let capabilities = crate::json::without_lone_surrogates(capabilities);
+    let declared: Value = serde_json::from_slice(&capabilities).unwrap_or_default();
     let has = |path: &[&str]| {
         let found = path
             .iter()

@@ -16,7 +16,8 @@ pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub const NAME: HeaderName = HeaderName::from_static("mcp-name");
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Returns true if a message's `_meta` or version header shows the modern era.
+/// Returns true if a message's `_meta` or version header shows the modern era. `initialize` exists only in the legacy
+/// era, so the header does not matter for it: it may be left from another session.
 #[must_use]
 pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
     if frame
@@ -24,6 +25,9 @@ pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
         .is_some_and(|own| own.find(meta::PROTOCOL_VERSION).is_some())
     {
         return true;
+    }
+    if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
+        return false;
     }
     // Only the modern era defines a response to an unknown version without a session.
     let version = headers
@@ -146,4 +150,38 @@ pub fn supported() -> String {
             .map(|version| quote(version.as_str()))
             .join(",")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_era_of_a_request() {
+        let modern = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+        for (method, params, version, session, expect) in [
+            ("tools/list", modern, None, false, true),
+            ("tools/list", "{}", Some("2026-07-28"), false, true),
+            ("tools/list", "{}", Some("2099-01-01"), false, true),
+            ("tools/list", "{}", Some("2099-01-01"), true, false),
+            ("tools/list", "{}", Some("2025-06-18"), false, false),
+            ("tools/list", "{}", None, false, false),
+            ("initialize", "{}", Some("2026-07-28"), false, false),
+            ("initialize", "{}", Some("2099-01-01"), false, false),
+            ("initialize", modern, None, false, true),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(version) = version {
+                headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version));
+            }
+            if session {
+                headers.insert(SESSION_ID, HeaderValue::from_static("s"));
+            }
+            let frame = Frame::request("1", method, Some(params.as_bytes()));
+            let found = is_modern(&headers, &frame);
+            assert_eq!(found, expect, "{method} {params} {version:?}");
+        }
+    }
 }

@@ -435,7 +435,7 @@ mod tests {
     /// The number of calls that wait for one client is limited.
     #[tokio::test]
     async fn few_calls_wait_for_a_client_that_is_away() {
-        let session = session(Version::V2025_03_26);
+        let session = session(Version::V2025_11_25);
         let mut calls = Vec::new();
         for _ in 0..=MAX_UNREAD {
             let (_outbox, answerer, reader) = stream(&session);

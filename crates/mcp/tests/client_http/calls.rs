@@ -107,7 +107,13 @@ async fn unacceptable_answers_end_the_call() {
     let plain = |body: &'static str| move |_: &Hit| text(200, Some("application/json"), body);
     for (body, expect) in [
         (r#"{"jsonrpc":"2.0","id":999,"result":{}}"#, "id 999"),
-        (r#"{"jsonrpc":"2.0","id":"2","result":{}}"#, "id \"2\""),
+        (r#"{"jsonrpc":"2.0","id":"3","result":{}}"#, "id \"3\""),
+        (r#"{"id":3,"result":{}}"#, "id 3"),
+        (r#"{"id":true,"result":{}}"#, "`jsonrpc`"),
+        (
+            r#"{"jsonrpc":"2.0","id":2,"result":{},"error":"x"}"#,
+            "`result` or `error`",
+        ),
         (
             r#"{"jsonrpc":"2.0","id":2,"id":2,"result":{}}"#,
             "duplicate key",
@@ -129,6 +135,61 @@ async fn unacceptable_answers_end_the_call() {
     check(|_| text(502, Some("text/html"), "<html>"), "HTTP 502").await;
     let foreign = |_: &Hit| json_reply(500, &error(&json!(999), -1, "not yours"));
     check(foreign, "HTTP 500: not yours").await;
+}
+
+/// A response to the only request of its exchange is clear even if it breaks rules of JSON-RPC.
+#[tokio::test]
+async fn unambiguous_answers_are_accepted() {
+    for (body, kind) in [
+        (r#"{"jsonrpc":"2.0","id":"2","result":{}}"#, Kind::Result),
+        (r#"{"jsonrpc":"2.0","id":2.0,"result":{}}"#, Kind::Result),
+        (r#"{"id":2,"result":{}}"#, Kind::Result),
+        (r#"{"result":{}}"#, Kind::Result),
+        (r#"{"jsonrpc":"2.0","id":null,"result":{}}"#, Kind::Result),
+        (
+            r#"{"jsonrpc":"2.0","id":2,"result":{},"error":null}"#,
+            Kind::Result,
+        ),
+        (r#"[{"jsonrpc":"2.0","id":2,"result":{}}]"#, Kind::Result),
+        (
+            "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}",
+            Kind::Result,
+        ),
+        (r#"{"jsonrpc":"2.0","id":2,"error":"boom"}"#, Kind::Error),
+        (r#"{"error":"boom"}"#, Kind::Error),
+    ] {
+        let streamed = format!("data: {body}\n\n");
+        for (media, sent) in [("application/json", body), ("text/event-stream", &streamed)] {
+            let sent = sent.to_owned();
+            let server = modern(move |_| {
+                let reply = text(200, Some(media), &sent);
+                async { reply }
+            })
+            .await;
+            let (client, _ambient) = soon(server.connect()).await.expect("a modern server");
+            let frame = answer(&client).await.expect(body);
+            assert_eq!(
+                (frame.kind(), frame.numeric_id()),
+                (kind, Some(2)),
+                "{body}"
+            );
+            if kind == Kind::Error {
+                assert_eq!(value(&frame)["error"]["message"], "boom", "{body}");
+            }
+        }
+    }
+    // An error status with a body that is not JSON-RPC is not a response of the server's application.
+    let server = modern(|_| {
+        let reply = text(403, Some("application/json"), r#"{"error":"forbidden"}"#);
+        async { reply }
+    })
+    .await;
+    let (client, _ambient) = soon(server.connect()).await.expect("a modern server");
+    let error = answer(&client).await.expect_err("a status");
+    assert!(
+        matches!(error, CallError::Http { status: 403, .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]

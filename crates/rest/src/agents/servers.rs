@@ -330,6 +330,8 @@ impl Servers for Ours {
             let answer = self.gateway.request(&caller, &frame).await.into_text();
             let unreadable =
                 |error| ServersError(format!("the server's answer cannot be read: {error}"));
+            // Models and the rest of the agent need whole characters.
+            let answer = json::without_lone_surrogates(&answer);
             let answered: Answered = serde_json::from_slice(&answer).map_err(unreadable)?;
             match (answered.result, answered.error) {
                 (Some(content), _) => {

@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
-use config::{ConfigError, ImportReport, Sources, check_project, misplaced};
+use config::{ConfigError, ImportReport, Sources, check_project, foreign_switches, misplaced};
 use model::{Origin, ProjectId, ServerName};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -106,6 +106,7 @@ impl Entry {
         };
         members.remove("enabled");
         members.remove("disabled");
+        foreign_switches(&mut members);
         let transport = match &spec.origin {
             Origin::Launch(_) => TransportKind::Stdio,
             Origin::Remote(remote) if remote.sse => TransportKind::Sse,

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use rustix::process::{Resource, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{cage::Door, files};
-use crate::sentinel::announce;
+use crate::sentinel::{announce, is_container_client};
 
 /// Sets up the child that `command` will fork: it is registered with the sentinel, gets a new session, and is killed
 /// when this process or the calling thread dies. If there is a `door`, the child goes through it first.
@@ -25,11 +26,16 @@ use crate::sentinel::announce;
 pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<Arc<Door>>) {
     let host = rustix::process::getpid();
     let files = files::given();
+    let program = Path::new(command.get_program()).file_name();
+    let on_host_death = match program.and_then(|name| name.to_str()) {
+        Some(name) if is_container_client(name) => Signal::TERM,
+        _ => Signal::KILL,
+    };
     let before_exec = move || -> io::Result<()> {
         // The new session comes before the registration, because a registered process is treated as the leader of a
         // session and group.
         rustix::process::setsid()?;
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        rustix::process::set_parent_process_death_signal(Some(on_host_death))?;
         // If the host died before the death signal was set, the kernel will not send it.
         if rustix::process::getppid() != Some(host) {
             return Err(Errno::SRCH.into());

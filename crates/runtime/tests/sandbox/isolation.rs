@@ -39,9 +39,11 @@ async fn h03_variables_are_in_that_process_only() {
     assert!(seen.contains(&format!("API_KEY={value}")), "{seen:?}");
     let known = [
         "API_KEY",
+        "GOMEMLIMIT",
         "HOME",
         "LANG",
         "LD_PRELOAD",
+        "NODE_OPTIONS",
         "OLDPWD",
         "PATH",
         "PWD",

@@ -193,7 +193,8 @@ fn shown(context: &Context, frame: &Frame) -> anyhow::Result<()> {
 
 /// Returns the text of a result. For other content, a note on stderr says what it is.
 fn text(frame: &Frame) -> String {
-    let result: Value = serde_json::from_slice(frame.body()).unwrap_or_default();
+    let body = mcp::json::without_lone_surrogates(frame.body());
+    let result: Value = serde_json::from_slice(&body).unwrap_or_default();
     let mut out = String::new();
     for content in result["content"].as_array().into_iter().flatten() {
         let kind = content["type"].as_str().unwrap_or("content");

@@ -66,7 +66,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         bail!("no response within {limit} s; --timeout sets the limit");
     };
     let result = result?;
-    let shown: Value = serde_json::from_slice(&result)
+    let whole = mcp::json::without_lone_surrogates(&result);
+    let shown: Value = serde_json::from_slice(&whole)
         .context("cannot read the response: the gateway may run another version of Toolwharf")?;
     if context.output == Output::Json {
         // Prints the server's response byte for byte.

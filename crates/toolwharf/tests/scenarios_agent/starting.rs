@@ -1,6 +1,6 @@
 //! When an agent starts its servers, and what happens if one fails to start.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{
     DEADLINE,
     llm::{Llm, says, turns},
@@ -70,7 +70,21 @@ async fn a10_a_failing_server_is_named_or_left_out_as_the_settings_say() {
     assert_eq!(offered(&llm.requests().await[0]), ["read_result", "tool_0"]);
 }
 
-/// The first chats start unused servers, each only once. Later chats use the running servers.
+/// A server that its own entry blocks is skipped, and reported as missing.
+#[tokio::test]
+async fn a10_a_blocked_entry_is_skipped() {
+    let bad = json!({"command": "x", "env": {"KEY": "${SURELY_NOT_SET_ANYWHERE}"}});
+    let setup = Setup::new().server("bad", bad);
+    let setup = setup.scripted("good", &["--no-builtin", "--tools", "1"]);
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let events = replied(say(&gateway, "Hi").await, "Hello.");
+    let told = serde_json::to_string(&events).expect("JSON");
+    checks::contains(&told, &["SURELY_NOT_SET_ANYWHERE"]);
+    assert_eq!(offered(&llm.requests().await[0]), ["read_result", "tool_0"]);
+}
+
+/// Unused servers are started by the first chats, each once. Later chats use the running servers.
 #[tokio::test]
 async fn a12_racing_first_chats_start_each_server_once() {
     let setup = Setup::new();

@@ -246,11 +246,7 @@ impl Relay<'_> {
         {
             Ok(state) => {
                 let result = bridge::input_required(&wanted, &state);
-                Ok(Answer::ok(
-                    Frame::result(self.frame.id(), result.as_bytes())
-                        .text()
-                        .clone(),
-                ))
+                Ok(Answer::result(self.frame, result.as_bytes()))
             }
             Err(_) => Err(RpcError::internal(format!(
                 "{} calls already wait for input from their clients: try again later, or raise `max_held_calls`",

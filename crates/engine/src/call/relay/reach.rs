@@ -21,7 +21,10 @@ async fn in_time<T>(
 ) -> Result<T, Failure> {
     let start = Instant::now() + server.spec.start_timeout;
     let started = tokio::time::timeout_at(deadline.max(start), own).await;
-    started.map_err(|_| Failure::Timeout(ms(server.spec.start_timeout)))
+    started.map_err(|_| Failure::Timeout {
+        ms: ms(server.spec.start_timeout),
+        printed: None,
+    })
 }
 
 /// The connection for a caller's requests to a server.

@@ -2,7 +2,7 @@
 
 use mcp::{
     Era, Frame, Kind, RpcError, bridge,
-    json::{Object, Splice},
+    json::{Object, Splice, quote},
     outbox::Weight,
     protocol::{meta, method},
 };
@@ -53,6 +53,17 @@ impl Relay<'_> {
         let era = connection.client.info().era;
         let asked = self.frame.method();
         let server = &self.target.server;
+        if self.caller.era == Era::Legacy
+            && era == Era::Modern
+            && let Some(kind) = bridge::unknown_result_type(response)
+        {
+            let what = format!(
+                "server `{}` sent a result of type {}, which this client cannot read: it needs a client of protocol version 2026-07-28",
+                server.name(),
+                quote(&kind)
+            );
+            return Answer::error(self.frame, &RpcError::internal(server.redact(&what)));
+        }
         if asked == method::TOOLS_CALL && response.kind() == Kind::Result {
             if let Some(created) = self
                 .shared

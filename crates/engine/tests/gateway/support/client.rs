@@ -286,8 +286,22 @@ impl Client {
             own["io.modelcontextprotocol/clientInfo"] = info();
             own["io.modelcontextprotocol/clientCapabilities"] = self.0.capabilities.clone();
         }
-        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let request = frame(&request);
+        self.begin_frame(
+            id,
+            Frame::request(&id.to_string(), method, Some(params.to_string().as_bytes())),
+        )
+    }
+
+    /// Sends a request with `params` as JSON text.
+    pub(crate) fn begin_raw(&self, method: &str, params: &str) -> Pending {
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        self.begin_frame(
+            id,
+            Frame::request(&id.to_string(), method, Some(params.as_bytes())),
+        )
+    }
+
+    fn begin_frame(&self, id: u64, request: Frame) -> Pending {
         let outbox = match &self.0.session {
             Some(session) => session.outbox().clone(),
             None => Outbox::new(BOUNDS),
@@ -305,8 +319,10 @@ impl Client {
                 true => "null".to_owned(),
                 false => String::from_utf8(answer.into_text().to_vec()).unwrap(),
             };
+            // The values of these tests cannot hold half an emoji.
+            let whole = mcp::json::without_lone_surrogates(raw.as_bytes());
             Reply {
-                frame: serde_json::from_str(&raw).unwrap(),
+                frame: serde_json::from_slice(&whole).unwrap(),
                 raw,
                 notifications,
             }

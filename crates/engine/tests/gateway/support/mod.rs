@@ -246,6 +246,15 @@ impl World {
         self.client_of(era, scope).await
     }
 
+    /// A client of one server's view.
+    pub(crate) async fn client_at(&self, era: Era, server: &str) -> Client {
+        let scope = Scope {
+            server: Some(server_name(server)),
+            ..Scope::default()
+        };
+        self.client_of(era, scope).await
+    }
+
     pub(crate) async fn client_of(&self, era: Era, scope: Scope) -> Client {
         Client::new(era, &self.gateway, scope, &self.tasks).await
     }

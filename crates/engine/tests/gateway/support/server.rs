@@ -38,6 +38,10 @@ pub(crate) struct Script {
     pub(crate) reports_changes: bool,
     /// It declares no tools.
     pub(crate) has_no_tools: bool,
+    /// The input schema of its tools.
+    pub(crate) schema: Value,
+    /// The result of `tools/list` as JSON text, instead of `tools`.
+    pub(crate) tools_text: Option<String>,
     /// Why the server cannot be started as configured.
     pub(crate) refused: Option<String>,
     /// Time from the launch to the handshake response.
@@ -86,6 +90,8 @@ struct Inner {
 
 enum Command {
     Say(String),
+    /// Text without a line break.
+    Write(String),
     Exit(Exit),
 }
 
@@ -111,6 +117,8 @@ impl Default for Script {
             failing: HashMap::new(),
             reports_changes: true,
             has_no_tools: false,
+            schema: json!({ "type": "object" }),
+            tools_text: None,
             refused: None,
             start_delay: Duration::ZERO,
             dies_at_start: None,
@@ -353,6 +361,9 @@ impl Instance {
                         // A write error is ignored: a peer that no longer reads has also closed the input.
                         let _ = output.write_all(format!("{text}\n").as_bytes()).await;
                     }
+                    Some(Command::Write(text)) => {
+                        let _ = output.write_all(text.as_bytes()).await;
+                    }
                     Some(Command::Exit(exit)) => break exit,
                     None => break Exit::default(),
                 },
@@ -470,10 +481,16 @@ impl Instance {
             "tools/list" if script.deaths_at_list > 0 => {
                 self.server.script(|script| script.deaths_at_list -= 1);
                 return Some(Box::pin(async { Some(code(1)) }));
+            "tools/list" if script.tools_text.is_some() => {
+                let text = script.tools_text.unwrap_or_default();
+                let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{text}}}"#);
+                let _ = self.say.send(Command::Say(text));
+                return None;
             }
             "tools/list" => {
                 let tool = |name: &String| {
-                    let mut tool = json!({ "name": name, "inputSchema": { "type": "object" }, "x-unknown": 1 });
+                    let mut tool =
+                        json!({ "name": name, "inputSchema": script.schema, "x-unknown": 1 });
                     if !script.description.is_empty() {
                         tool["description"] = script.description.into();
                     }
@@ -580,6 +597,12 @@ impl Instance {
                 let status = arguments["code"].as_i64().unwrap_or(1);
                 let status = i32::try_from(status).expect("a code");
                 Some(Box::pin(async move { Some(code(status)) }))
+            }
+            "write" => {
+                let text = arguments["text"].as_str().expect("a text");
+                let text = text.replace("$ID", &id.to_string());
+                let _ = self.say.send(Command::Write(text));
+                None
             }
             "progress" => {
                 let token = &params["_meta"]["progressToken"];

@@ -36,7 +36,7 @@ use super::{
 use crate::{
     Era, Frame, Kind, RpcError,
     gather::{Unread, Whole},
-    json::{self, Splice},
+    lenient,
     protocol::method,
     sse::{self, Parser},
 };
@@ -419,7 +419,7 @@ impl Exchange {
 
     /// Handles a complete JSON response.
     fn whole(&mut self, core: &Core, text: Bytes) -> Result<Event, CallError> {
-        let frame = match Frame::parse(text.clone(), core.max_depth) {
+        let frame = match lenient::parse(text.clone(), core.max_depth, Some(self.id)) {
             Ok(frame) => frame,
             Err(_) if text.is_empty() => return Err(self.unacceptable(core, "it is empty", &text)),
             Err(invalid) => {
@@ -434,7 +434,7 @@ impl Exchange {
         if !frame.is_response() {
             return Err(self.unacceptable(core, "it is not a response", &text));
         }
-        match self.ours(core, frame, false) {
+        match self.ours(frame, false) {
             Ok(frame) => self.response(core, frame),
             Err(frame) => {
                 core.stray("a response with another id");
@@ -508,7 +508,7 @@ impl Exchange {
         }
         if let Some(frame) = frame
             && status != StatusCode::UNAUTHORIZED
-            && let Ok(frame) = self.ours(core, frame, true)
+            && let Ok(frame) = self.ours(frame, true)
         {
             return Ok(Event::Response(frame));
         }
@@ -539,7 +539,7 @@ impl Exchange {
     ///
     /// An error with no id or a null id counts as the answer to this request. With `any_string` (error statuses), so
     /// does one with a string id: the gateway never uses such ids, but some servers send them.
-    fn ours(&self, core: &Core, frame: Frame, any_string: bool) -> Result<Frame, Box<Frame>> {
+    fn ours(&self, frame: Frame, any_string: bool) -> Result<Frame, Box<Frame>> {
         if frame.numeric_id() == Some(self.id) {
             return Ok(frame);
         }
@@ -551,19 +551,7 @@ impl Exchange {
         if frame.kind() != Kind::Error || !counts_as_ours {
             return Err(Box::new(frame));
         }
-        let text = if frame.id().is_empty() {
-            let object = json::trimmed(frame.text());
-            let mut splice = Splice::new();
-            splice.insert(
-                frame.text(),
-                &object,
-                format!("\"id\":{}", self.id).as_bytes(),
-            );
-            splice.apply(frame.text())
-        } else {
-            frame.rewritten(self.id.to_string().as_bytes(), Splice::new())
-        };
-        Frame::parse(text, core.max_depth).map_err(|_| Box::new(frame))
+        Ok(frame.answering(self.id))
     }
 
     /// Handles one stream event.
@@ -580,7 +568,7 @@ impl Exchange {
         if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
             return Ok(None);
         }
-        let frame = match Frame::parse(event.data, core.max_depth) {
+        let frame = match lenient::parse(event.data, core.max_depth, Some(self.id)) {
             Ok(frame) => frame,
             Err(invalid) => {
                 let ours = self.id.to_string();
@@ -597,7 +585,7 @@ impl Exchange {
             Kind::Request if core.era == Era::Legacy => return Ok(Some(Event::Request(frame))),
             // 2026-07-28 streamable-http "Receiving Messages": this era has no server requests.
             Kind::Request => core.stray("a request, which this protocol version does not allow"),
-            Kind::Result | Kind::Error => match self.ours(core, frame, false) {
+            Kind::Result | Kind::Error => match self.ours(frame, false) {
                 Ok(frame) => return self.response(core, frame).map(Some),
                 Err(_) => core.stray("a response with another id"),
             },

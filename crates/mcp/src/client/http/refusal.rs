@@ -47,7 +47,7 @@ pub(super) fn is_of_handler(error: &RpcError) -> bool {
 /// The JSON-RPC error response in a body.
 pub(super) fn error_of(body: &Bytes, max_depth: usize) -> Option<Frame> {
     let looks_json = body.trim_ascii_start().first() == Some(&b'{');
-    let frame = looks_json.then(|| Frame::parse(body.clone(), max_depth).ok());
+    let frame = looks_json.then(|| lenient::parse(body.clone(), max_depth, None).ok());
     frame.flatten().filter(|frame| frame.kind() == Kind::Error)
 }
 

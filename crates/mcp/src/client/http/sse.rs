@@ -183,7 +183,9 @@ impl Stream {
         loop {
             match self.next().await {
                 Ok(event) if event.data.is_empty() => {}
-                Ok(event) if matches!(&*event.event, "" | "message") => link.deliver(event.data),
+                Ok(event) if matches!(&*event.event, "" | "message") => {
+                    link.deliver(event.data);
+                }
                 Ok(_) => {}
                 Err(why) => return why,
             }
