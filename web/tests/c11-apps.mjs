@@ -40,7 +40,7 @@ await run(async (open) => {
   await start("leave");
   await answer.getByText("The App was stopped. It left its page.").waitFor();
   await start("huge");
-  await answer.getByText(/The App is too large/).waitFor();
+  await answer.getByText(/at most 10485760 are allowed/).waitFor();
   // An endless loop in an App does not block the console.
   await start("busy");
   await page.getByRole("button", { name: "JSON", exact: true }).click();

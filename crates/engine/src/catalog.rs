@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mcp::{Era, client::ServerInfo, headers::ParamHeaders, json::Object, protocol::method};
 use memchr::memmem::Finder;
 
-pub(crate) use self::fetch::fetch_list;
+pub(crate) use self::fetch::{FetchError, fetch_list};
 
 /// Characters of a name shown in messages.
 const SHOWN_CHARS: usize = 100;
@@ -191,9 +191,9 @@ impl List {
             let id = object.and_then(|object| Some(Arc::from(&*object.string(kind.id_key())?)));
             let Some(native): Option<Arc<str>> = id else {
                 let why = match object.and_then(|object| object.raw(kind.id_key())) {
-                    Some(odd) => format!("its `{}` is {}", kind.id_key(), definition::shown(odd)),
+                    Some(odd) => format!("its `{}` is {}", kind.id_key(), compile::shown(odd)),
                     None if object.is_some() => format!("it has no `{}`", kind.id_key()),
-                    None => format!("it is {}, not an object", definition::shown(&raw)),
+                    None => format!("it is {}, not an object", compile::shown(&raw)),
                 };
                 flaws.push(Flaw {
                     kind,

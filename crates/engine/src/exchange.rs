@@ -89,6 +89,15 @@ impl Caller {
         })
     }
 
+    /// The era in which its requests reach a server that speaks both. Without a session, there is nobody whom a legacy
+    /// server could ask.
+    pub(crate) fn era_upstream(&self) -> Era {
+        match self.session {
+            Some(_) => self.era,
+            None => Era::Modern,
+        }
+    }
+
     pub(crate) fn face(&self) -> ClientFace {
         match (&self.modern_capabilities, &self.session) {
             (Some(capabilities), _) => ClientFace {

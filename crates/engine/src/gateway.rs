@@ -30,7 +30,7 @@ use crate::{
     catalog::ListKind,
     client_state::hub::{Filter, Listener, Registration},
     exchange::{Answer, Caller, check_cursor},
-    life::{chain, session_instances},
+    life::{chain, second, session_instances},
     records::{audit::NotRecorded, event_log::Warning},
     scope::Scope,
     server::{
@@ -231,6 +231,7 @@ impl Gateway {
         let mut view = self.shared.view(scope)?;
         if view.is_single() {
             view = self.settled(scope).await?;
+            self.introduce_legacy(&view.servers[0]).await;
         } else {
             introduced(&view).await;
         }
@@ -240,6 +241,16 @@ impl Gateway {
         }
         let result = self.shared.with_chain(&result.into());
         Some(String::from_utf8_lossy(&result).into_owned())
+    }
+
+    /// Opens the second conversation with a server that speaks both eras, since its description of itself depends on the
+    /// era.
+    async fn introduce_legacy(&self, server: &Arc<Server>) {
+        if let State::Ready(first) = server.state()
+            && !server.is_personal
+        {
+            second::for_legacy(&self.shared, server, first).await;
+        }
     }
 
     /// Records a call that does not go to a server: the intent before the call is made, the outcome before it is
@@ -304,7 +315,7 @@ impl Gateway {
                 let view = self.shared.view(&caller.scope);
                 view.map_or_else(
                     || self.shared.identity.to_json(),
-                    |view| view.implementation(),
+                    |view| view.implementation(Era::Modern),
                 )
             }),
             Ok(answer) => answer,
@@ -332,7 +343,7 @@ impl Gateway {
                 ..Answer::error(frame, &no_scope(&caller.scope))
             });
         };
-        if lacks(&view, frame.method()) {
+        if lacks(&view, frame.method(), caller.era) {
             return Err(RpcError::method_not_found(frame.method()));
         }
         match frame.method() {
@@ -527,16 +538,17 @@ impl Gateway {
                 .await
                 .ok_or_else(|| no_scope(&caller.scope))?
         };
-        if lacks(&view, frame.method()) {
+        if lacks(&view, frame.method(), caller.era) {
             return Err(RpcError::method_not_found(frame.method()));
         }
         let own;
         let list = match &caller.session {
             Some(session) if kind == ListKind::Tools && session_instances::has_own(&view) => {
                 let face = caller.face();
-                let (shared, whose) = (&self.shared, &caller.principal);
+                let (shared, whose, era) = (&self.shared, &caller.principal, caller.era);
+                let declared = &face.capabilities;
                 let asked =
-                    session_instances::own_tools(shared, &view, session, whose, &face.capabilities);
+                    session_instances::own_tools(shared, &view, session, whose, era, declared);
                 let tools = Box::pin(asked).await;
                 own = view.own_tools(caller.era, &tools);
                 &own
@@ -611,6 +623,7 @@ impl Gateway {
         }
         for server in &view.servers {
             if let State::Ready(connection) = server.state() {
+                let connection = connection.second.get().unwrap_or(connection);
                 self.shared
                     .spawn(async move { connection.ensure_level(level, false).await });
             }
@@ -664,10 +677,10 @@ fn uses(method: &str) -> bool {
     )
 }
 
-/// Returns whether this is the view of one server, and the server does not offer the method.
-fn lacks(view: &View, asked: &str) -> bool {
+/// Returns whether this is the view of one server, and the server does not offer the method to clients of this era.
+fn lacks(view: &View, asked: &str, era: Era) -> bool {
     let mut servers = view.servers.iter().filter(|_| view.is_single());
-    servers.any(|server| offers::lacks(server, asked))
+    servers.any(|server| offers::lacks(server, asked, era))
 }
 
 /// The string that a request is routed by.

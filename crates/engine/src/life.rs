@@ -4,6 +4,7 @@ pub(crate) mod chain;
 pub(crate) mod elsewhere;
 mod lists;
 mod notifications;
+pub(crate) mod second;
 pub(crate) mod session_instances;
 pub(crate) mod supervisor;
 pub(crate) mod tokens;

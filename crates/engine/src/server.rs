@@ -33,7 +33,11 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use mcp::{Era, chain::Blocked, client::CallerId};
+use mcp::{
+    Era,
+    chain::Blocked,
+    client::{CallerId, ServerInfo, SignIn},
+};
 use model::{Hidden, ServerKey, ServerName, ServerSpec, Sharing, ToolChoice};
 use parking_lot::Mutex;
 use runtime::{Fence, Repeats, process::Handle};
@@ -137,6 +141,8 @@ pub struct Server {
     pub(crate) over: CancellationToken,
     pub(crate) gone: CancellationToken,
     pub(crate) upstream: Upstream,
+    /// Resources that legacy clients watch in the second conversation.
+    pub(crate) watched_in_second: Upstream,
     pub(crate) instances: SessionInstances,
     pub(crate) timers: Timers,
     /// The connection of the current life.
@@ -146,6 +152,8 @@ pub struct Server {
     pub(crate) fence: Mutex<Option<Fence>>,
     pub(crate) stderr_of_failure: Mutex<Option<String>>,
     pub(crate) blocked: Mutex<Option<Blocked>>,
+    /// Set if a user has to sign in before the server lists anything.
+    pub(crate) needs_login: Mutex<Option<SignIn>>,
     pub stats: Stats,
     /// True if each caller signs in separately and gets a separate instance. The shared instance uses one user's
     /// sign-in and serves the lists that all callers see.
@@ -206,6 +214,7 @@ impl Server {
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
+            watched_in_second: Upstream::default(),
             instances: SessionInstances::default(),
             timers: Timers::new(limit),
             live: Mutex::default(),
@@ -213,6 +222,7 @@ impl Server {
             fence: Mutex::default(),
             stderr_of_failure: Mutex::default(),
             blocked: Mutex::default(),
+            needs_login: Mutex::default(),
             stats: Stats::default(),
             issued: Mutex::default(),
             repeats: Repeats::default(),
@@ -389,6 +399,23 @@ impl Server {
     pub(crate) fn settle(&self) {
         self.mark_settled();
         self.state.send_modify(|_| {});
+    }
+
+    /// The server's description of itself to clients of this era.
+    pub(crate) fn info(&self, era: Era) -> Option<ServerInfo> {
+        let info = self.catalog.load().info.clone()?;
+        let second = match &*self.state.borrow() {
+            State::Ready(first) if era == Era::Legacy && info.era == Era::Modern => {
+                first.second.get()
+            }
+            _ => None,
+        };
+        Some(second.map_or(info, |second| second.client.info().clone()))
+    }
+
+    /// Returns whether this is a legacy conversation with a server whose catalog is of the modern era.
+    pub(crate) fn is_second(&self, connection: &Connection) -> bool {
+        connection.client.info().era == Era::Legacy && self.era() == Some(Era::Modern)
     }
 
     /// The era of the server's catalog, if that is known.

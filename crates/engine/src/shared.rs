@@ -226,6 +226,17 @@ impl Shared {
         self.publish(kinds, |scope| fleet.sees(scope, server));
     }
 
+    /// Like [`Shared::publish_of`], after the server itself reported these lists as changed. Clients that see only this
+    /// server are notified as if they were connected to it.
+    pub(crate) fn publish_reported(&self, server: &Server, kinds: &[ListKind]) {
+        self.publish_of(server, kinds);
+        let fleet = self.fleet();
+        let is_its_own = |scope: &Scope| scope.server.is_some() && fleet.sees(scope, server);
+        for scope in self.hub.listened(is_its_own) {
+            self.announcer.note_reported(&scope, kinds);
+        }
+    }
+
     fn build(&self, fleet: &Fleet, scope: &Scope) -> Option<Arc<View>> {
         let seen = fleet.seen(scope)?;
         Some(Arc::new(View::build(scope, seen, fleet, &self.identity)))

@@ -205,7 +205,7 @@ impl HttpGateway {
             let settings = self.gateway.settings();
             self.backlog.set_limit(settings.limits.max_unread_bytes);
             let idle = settings.limits.session_idle;
-            self.sessions.reap(&self.gateway, idle).await;
+            Box::pin(self.sessions.reap(&self.gateway, idle)).await;
         }
     }
 

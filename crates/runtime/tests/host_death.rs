@@ -69,10 +69,12 @@ async fn kill_9_of_the_host_leaves_nothing() {
 #[tokio::test]
 async fn container_clients_can_stop_their_containers() {
     let dir = tempfile::tempdir().unwrap();
+    // The shell reports the end of `sleep` on its stderr, which is closed by then.
     let client = |name: &str, on_sigterm: &str| {
         let path = dir.path().join(name);
-        let script =
-            format!("#!/bin/sh\ntrap '{on_sigterm}' TERM\necho up\nwhile :; do sleep 0.02; done\n");
+        let script = format!(
+            "#!/bin/sh\ntrap '' PIPE\ntrap '{on_sigterm}' TERM\necho up\nwhile :; do sleep 0.02; done\n"
+        );
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         path.to_str().unwrap().to_owned()

@@ -159,9 +159,9 @@ async fn compare(what: &str, requirements: &str, url: &str, direct: &Summary, di
     );
 }
 
-/// The gateway talks to a server of both eras over HTTP in the modern era; legacy clients cross the bridge.
+/// The gateway talks to a server of both eras over HTTP in the era of each client.
 #[tokio::test]
-async fn conformance_http() {
+async fn u14_conformance_of_both_eras_at_one_url() {
     let http = over_http(&[]).await;
     http.gateway.logged("version=2026-07-28").await;
     for requirements in [LEGACY, MODERN] {
@@ -173,6 +173,18 @@ async fn conformance_http() {
         let url = format!("{}/mcp", http.gateway.url);
         compare("HTTP, aggregated", requirements, &url, &direct, "").await;
     }
+    http.gateway
+        .logged("connected for legacy clients, too")
+        .await;
+}
+
+/// A server that speaks only the modern era; legacy clients cross the bridge.
+#[tokio::test]
+async fn conformance_modern_server() {
+    let http = over_http(&["--era", "modern"]).await;
+    let (_twin, its_url) = conformant_http(&[]).await;
+    let old = direct(LEGACY, &its_url).await;
+    compare("modern HTTP", LEGACY, &single(&http.gateway), &old, "").await;
 }
 
 /// The suite has the same results with the server on stdio, in both eras.
@@ -272,6 +284,10 @@ async fn client_leg(host: &str) {
     // The two hosts differ only in how the gateway asks them to sign in, so each runs only the sign-in scenarios of its
     // version.
     for (requirements, scenarios, of_login) in [(LEGACY, 5, 20), (MODERN, 8, 31)] {
+        // For a legacy host, the gateway also sends `initialize`, which the modern set counts as a fault (0020).
+        if host == LEGACY && requirements == MODERN {
+            continue;
+        }
         let has_logins = requirements == host;
         let scenarios = scenarios + if has_logins { of_login } else { 0 };
         let wanted = |scenario: &str| has_logins || !scenario.starts_with("auth/");

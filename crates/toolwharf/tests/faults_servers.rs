@@ -99,16 +99,16 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
         forge {"kind":"plus"} Error did not answer
         forge {"kind":"minus"} Error did not answer
         forge {"kind":"string"} Text forged
-        forge {"kind":"null"} Error refused: `id` must be a string or an integer
-        forge {"kind":"1e3"} Error refused: `id` must be a string or an integer
-        forge {"kind":"[1]"} Error refused: `id` must be a string or an integer
+        forge {"kind":"null"} Error is invalid: `id` must be a string or an integer
+        forge {"kind":"1e3"} Error is invalid: `id` must be a string or an integer
+        forge {"kind":"[1]"} Error is invalid: `id` must be a string or an integer
         forge {"kind":"plus","answer":true} Text true
         unterminated {} Error did not answer
         deep {"depth":100000} Error nested deeper than 128 levels
-        unreadable {"kind":"utf8"} Error refused: not UTF-8
-        unreadable {"kind":"nul"} Error refused: not JSON
-        unreadable {"kind":"syntax"} Error refused: not JSON
-        unreadable {"kind":"last"} Error refused: not UTF-8
+        unreadable {"kind":"utf8"} Error is invalid: not UTF-8
+        unreadable {"kind":"nul"} Error is invalid: not JSON
+        unreadable {"kind":"syntax"} Error is invalid: not JSON
+        unreadable {"kind":"last"} Error is invalid: not UTF-8
         dupkeys {"kind":"nested"} Error duplicate key "content"
         dupkeys {"kind":"result"} Error duplicate key "result"
         dupkeys {"kind":"id"} Error duplicate key "id"

@@ -279,7 +279,12 @@ async fn a_call_behind_an_open_question_is_told_what_it_waits_for() {
         let late = peer.tool("echo", json!({}));
         let late = within("an error in time", Duration::from_secs(5), late).await;
         let error = &late.response["error"];
-        let parts = ["`one`", "700 ms", "1 call is in flight", "question"];
+        let parts = [
+            "`one`",
+            "700 ms",
+            "1 call is in flight",
+            "a request from the server",
+        ];
         checks::contains(&error["message"], &parts);
         checks::contains(&error["message"], &["client's answer"]);
         assert_eq!(error["data"]["reason"], "server_busy", "{late:?}");

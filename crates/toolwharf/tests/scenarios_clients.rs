@@ -271,7 +271,7 @@ async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
         ("codex", &["is a directory", "config.toml", "help:"]),
         ("zed", &[owner, "as that user"]),
         ("goose", &["config.yaml", "by hand"]),
-        ("windsurf", &[windsurf, "mcp_config.json", "Start it once"]),
+        ("windsurf", &[windsurf, "mcp_config.json", "start it once"]),
         ("claude-desktop", &["Claude Desktop is not installed"]),
     ] {
         let line = format!("connect {client} --yes");

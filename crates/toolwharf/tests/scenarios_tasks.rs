@@ -297,7 +297,9 @@ async fn g15_a_modern_client_drives_a_legacy_servers_task() {
         let outcome = peer.tool(RESEARCH, json!({ "topic": "x" })).await;
         let id = outcome.result()["taskId"].clone();
         let cancelled = about(&mut peer, "tasks/cancel", &id).await;
-        assert_eq!(cancelled.result(), &json!({ "resultType": "complete" }));
+        let server = json!({ "io.modelcontextprotocol/serverInfo": cancelled.result()["_meta"]["io.modelcontextprotocol/serverInfo"] });
+        let expect = json!({ "resultType": "complete", "_meta": server });
+        assert_eq!(cancelled.result(), &expect);
         let found = about(&mut peer, "tasks/get", &id).await;
         assert_eq!(found.result()["status"], "cancelled");
         for method in ["tasks/list", "tasks/result"] {

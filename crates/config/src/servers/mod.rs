@@ -401,10 +401,10 @@ impl<'e> Entry<'e> {
             let shown = printable(key);
             let server = &self.server;
             let (what, help) = if let Some(ours) = foreign::renamed(prop) {
-                let what = format!("`{shown}` of server `{server}` is not read");
+                let what = format!("`{shown}` of server `{server}` is ignored");
                 (what, format!("write `{ours}` instead"))
             } else if key == "envFile" {
-                let what = format!("`envFile` of server `{server}` is not read");
+                let what = format!("`envFile` of server `{server}` is ignored");
                 let help = "list the variables in `env`, as `\"NAME\": \"${NAME}\"`";
                 (what, help.to_owned())
             } else if is_known(key) {

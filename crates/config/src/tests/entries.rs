@@ -262,14 +262,14 @@ fn keys_of_other_clients_are_named() {
     });
     let said: Vec<_> = said.collect();
     assert_snapshot!(said.join("\n"), @"
-    `environment` of server `a` is not read: write `env` instead
-    `working_directory` of server `a` is not read: write `cwd` instead
-    `tools` of server `a` is not read: write `enabledTools` instead
-    `includeTools` of server `a` is not read: write `enabledTools` instead
-    `env_vars` of server `a` is not read: write `env` instead
-    `tool_timeout_sec` of server `a` is not read: write `timeout` instead
-    `http_headers` of server `b` is not read: write `headers` instead
-    `requestInit` of server `b` is not read: write `headers` instead
+    `environment` of server `a` is ignored: write `env` instead
+    `working_directory` of server `a` is ignored: write `cwd` instead
+    `tools` of server `a` is ignored: write `enabledTools` instead
+    `includeTools` of server `a` is ignored: write `enabledTools` instead
+    `env_vars` of server `a` is ignored: write `env` instead
+    `tool_timeout_sec` of server `a` is ignored: write `timeout` instead
+    `http_headers` of server `b` is ignored: write `headers` instead
+    `requestInit` of server `b` is ignored: write `headers` instead
     ");
     let Origin::Launch(launch) = &find(&config, "a").origin else {
         panic!("it is launched");

@@ -136,7 +136,11 @@ pub(crate) async fn relay(
         Some(bodies) if frame.method() == method::TOOLS_CALL && !caller.scope.is_bare => {
             Box::pin(recorded(shared, caller, frame, target, bodies)).await
         }
-        _ => carry(shared, caller, frame, &target, None, None).await.0,
+        _ => {
+            Box::pin(carry(shared, caller, frame, &target, None, None))
+                .await
+                .0
+        }
     }
 }
 
@@ -322,7 +326,7 @@ impl Relay<'_> {
         };
         let mut permit = permit.map_err(|full| full.to_rpc())?;
         self.mark(Steps::turn);
-        let connection = connection(self.shared, self.caller, server, deadline).await?;
+        let connection = self.connection(deadline).await?;
         self.check_definition()?;
         if let Some(refusal) = self.task_refusal(&connection) {
             return Err(refusal.into());
@@ -370,7 +374,7 @@ impl Relay<'_> {
     /// a new one is started.
     async fn fresh(&self, old: &Arc<Connection>, deadline: Instant) -> Option<Arc<Connection>> {
         let server = &self.target.server;
-        if !server.is_personal && !self.is_own_instance() {
+        if !server.is_personal && !self.is_own_instance() && !server.is_second(old) {
             let deadline = match old.is_elsewhere {
                 true => deadline.min(Instant::now() + MOVE_WAIT),
                 false => deadline,
@@ -378,9 +382,22 @@ impl Relay<'_> {
             return server.reconnected(old, deadline).await;
         }
         server.instances.forget_gone(old);
-        connection(self.shared, self.caller, server, deadline)
-            .await
-            .ok()
+        self.connection(deadline).await.ok()
+    }
+
+    /// The connection in the era of the client, if the server speaks both. A task of a legacy client runs in the modern
+    /// era if the server has tasks only there.
+    async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
+        let (shared, caller, server) = (self.shared, self.caller, &self.target.server);
+        let in_era = |era| connection(shared, caller, server, era, deadline);
+        let found = in_era(caller.era_upstream()).await?;
+        let lacks_tasks = wants_task(caller, self.frame)
+            && server.is_second(&found)
+            && !found.client.info().has("tasks");
+        match lacks_tasks {
+            true => Box::pin(in_era(Era::Modern)).await,
+            false => Ok(found),
+        }
     }
 
     /// The failure of a call whose connection was lost and not replaced.

@@ -67,7 +67,7 @@ async fn skills_of(
     server: &Arc<Server>,
 ) -> Result<Vec<String>, RpcError> {
     let deadline = Instant::now() + server.spec.call_timeout;
-    let mut connection = relay::connection(shared, caller, server, deadline)
+    let mut connection = relay::connection(shared, caller, server, caller.era, deadline)
         .await
         .map_err(|failure| failure.into_rpc(server))?;
     let mut again = true;

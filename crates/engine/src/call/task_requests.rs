@@ -34,7 +34,12 @@ pub(crate) async fn answer(
         tasks::UPDATE => !legacy,
         _ => false,
     };
-    if !is_known || !view.servers.iter().any(|server| makes_tasks(server)) {
+    if !is_known
+        || !view
+            .servers
+            .iter()
+            .any(|server| makes_tasks(server, caller.era))
+    {
         return Err(RpcError::method_not_found(frame.method()));
     }
     if !legacy && !extensions::declares(&caller.face().capabilities, extensions::TASKS) {
@@ -64,7 +69,7 @@ pub(crate) async fn answer(
         .iter()
         .find(|server| *server.key() == task.server)
         .ok_or_else(unknown)?;
-    if server.era().is_some_and(|era| era != caller.era) {
+    if task.era != caller.era {
         let bridged = bridged::Bridged {
             shared,
             caller,

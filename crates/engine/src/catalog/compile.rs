@@ -3,12 +3,14 @@
 //! SDK 1.x compiles all of them with Ajv (`strict: false, validateSchema: false`) when it lists tools, and rejects the whole
 //! list if one of them fails. The check is stricter than Ajv where an exact one would need a JavaScript engine.
 
-use mcp::json::{self, Object, Span, as_string};
+use std::borrow::Cow;
 
-use super::definition::shown;
+use mcp::json::{self, Object, Span, as_string};
 
 /// Maximum depth of a schema.
 const MAX_DEPTH: usize = 64;
+/// Bytes of a value repeated in a message.
+const SHOWN_BYTES: usize = 40;
 const TYPES: [&str; 7] = [
     "string", "number", "integer", "boolean", "null", "array", "object",
 ];
@@ -20,6 +22,16 @@ const TYPES: [&str; 7] = [
 pub(super) fn check(schema: &[u8]) -> Result<(), String> {
     let root = Object::of(schema).ok_or("it is not an object")?;
     Check { text: schema, root }.schema(root.span(), 0)
+}
+
+/// A value, shortened, for a message.
+pub(super) fn shown(value: &[u8]) -> Cow<'_, str> {
+    match value.first() {
+        Some(b'{') => "an object".into(),
+        Some(b'[') => "an array".into(),
+        _ if value.len() > SHOWN_BYTES => "a long value".into(),
+        _ => String::from_utf8_lossy(value),
+    }
 }
 
 struct Check<'t> {

@@ -10,18 +10,17 @@
 //! - Up to 2025-11-25, an `outputSchema` has to describe an object, and the TypeScript client compiles it
 //!   ([`super::compile`]). One that does not fit is dropped for these clients: it only checks results.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use mcp::{
     Era,
     json::{self, Object, Span, Splice, as_string, quote},
 };
 
-use super::{ListKind, compile};
+use super::{
+    ListKind,
+    compile::{self, shown},
+};
 
-/// Bytes of a value repeated in a message.
-const SHOWN_BYTES: usize = 40;
 /// The schema that accepts any arguments.
 const ANY_ARGUMENTS: &str = "{\"type\":\"object\"}";
 
@@ -404,16 +403,6 @@ impl Repair<'_> {
             self.replace(member.value, same, what);
         }
         true
-    }
-}
-
-/// A value, shortened, for a message.
-pub(super) fn shown(value: &[u8]) -> Cow<'_, str> {
-    match value.first() {
-        Some(b'{') => "an object".into(),
-        Some(b'[') => "an array".into(),
-        _ if value.len() > SHOWN_BYTES => "a long value".into(),
-        _ => String::from_utf8_lossy(value),
     }
 }
 

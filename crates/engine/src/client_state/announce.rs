@@ -1,4 +1,5 @@
-//! Notifies clients of changed lists, once per burst of changes, and only if a list changed.
+//! Notifies clients of changed lists, once per burst of changes, and only if a list changed. Exception: clients that see
+//! a single server get its own notifications even if the list is the same.
 //!
 //! A task that changes something notes the previous lists of the scope. A moment later, they are compared with the
 //! current ones. Invariant: a client with an outdated list has been notified, or will be within little more than a
@@ -37,6 +38,8 @@ struct Noted {
     before: Option<Arc<View>>,
     /// Lists that may have changed since.
     kinds: [bool; 4],
+    /// Lists that are announced even if they are the same.
+    reported: [bool; 4],
     /// True if an announcement was postponed because servers were still starting.
     deferred: bool,
 }
@@ -45,6 +48,14 @@ impl Announcer {
     /// Notes that these lists of a scope may change. `before` is the snapshot before the change.
     pub(crate) fn note(&self, scope: &Scope, before: Option<Arc<View>>, kinds: &[ListKind]) {
         self.merge(scope, Noted::new(before, kinds));
+        self.noted.notify_one();
+    }
+
+    /// Notes that the only server of a scope has reported these lists as changed.
+    pub(crate) fn note_reported(&self, scope: &Scope, kinds: &[ListKind]) {
+        let noted = Noted::new(None, kinds);
+        let reported = noted.kinds;
+        self.merge(scope, Noted { reported, ..noted });
         self.noted.notify_one();
     }
 
@@ -57,6 +68,9 @@ impl Announcer {
                 let known = known.get_mut();
                 known.deferred |= new.deferred;
                 for (kind, new) in known.kinds.iter_mut().zip(new.kinds) {
+                    *kind |= new;
+                }
+                for (kind, new) in known.reported.iter_mut().zip(new.reported) {
                     *kind |= new;
                 }
                 // Compare with what clients have, not with intermediate states.
@@ -74,6 +88,7 @@ impl Noted {
         let mut noted = Self {
             before,
             kinds: [false; 4],
+            reported: [false; 4],
             deferred: false,
         };
         for kind in kinds {
@@ -98,7 +113,8 @@ impl Noted {
                     !has_current && !before.has_same(now, kind)
                 }
             };
-            if differs && self.kinds[kind as usize] {
+            let at = kind as usize;
+            if self.reported[at] || differs && self.kinds[at] {
                 changed.push(kind);
             } else if let (Some(before), Some(now)) = (&self.before, now) {
                 now.inherit(before, kind);

@@ -56,8 +56,18 @@ pub struct Listener {
     pub session: Option<Arc<Session>>,
     /// The id of the `subscriptions/listen` request as JSON text, if the listener is such a stream.
     pub tag: Option<Bytes>,
-    /// Watched resources: server and native URI → the URI known to the client.
-    uris: Mutex<HashMap<(ServerKey, String), String>>,
+    /// Watched resources, and their URIs as the client knows them.
+    uris: Mutex<HashMap<Resource, String>>,
+}
+
+/// A resource that clients watch, in one conversation with its server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Resource {
+    pub server: ServerKey,
+    pub native: String,
+    /// True if it is watched in the legacy conversation with a server that is connected in the modern era. Each
+    /// conversation has its own notifications.
+    pub in_second: bool,
 }
 
 impl Listener {
@@ -123,7 +133,7 @@ pub struct Hub {
 #[derive(Default)]
 struct Watched {
     total: usize,
-    by_resource: HashMap<(ServerKey, String), usize>,
+    by_resource: HashMap<Resource, usize>,
     by_principal: HashMap<Arc<str>, usize>,
 }
 
@@ -223,14 +233,12 @@ impl Hub {
     pub fn watch(
         &self,
         listener: &Listener,
-        server: &ServerKey,
-        native: &str,
+        resource: &Resource,
         exposed: &str,
         most: usize,
     ) -> Option<bool> {
-        let key = (server.clone(), native.to_owned());
         let mut uris = listener.uris.lock();
-        if let Some(known) = uris.get_mut(&key) {
+        if let Some(known) = uris.get_mut(resource) {
             exposed.clone_into(known);
             return Some(false);
         }
@@ -242,29 +250,28 @@ impl Hub {
         watched.total += 1;
         let principal = listener.principal.clone();
         *watched.by_principal.entry(principal).or_default() += 1;
-        let count = watched.by_resource.entry(key.clone()).or_default();
+        let count = watched.by_resource.entry(resource.clone()).or_default();
         *count += 1;
         let first = *count == 1;
-        uris.insert(key, exposed.to_owned());
+        uris.insert(resource.clone(), exposed.to_owned());
         Some(first)
     }
 
     /// Removes a watched resource. Returns whether no other listener watches it.
-    pub fn unwatch(&self, listener: &Listener, server: &ServerKey, native: &str) -> bool {
-        let key = (server.clone(), native.to_owned());
+    pub fn unwatch(&self, listener: &Listener, resource: &Resource) -> bool {
         let mut uris = listener.uris.lock();
-        if uris.remove(&key).is_none() {
+        if uris.remove(resource).is_none() {
             return false;
         }
         let mut watched = self.watched.lock();
         watched.total -= 1;
         decrement(&mut watched.by_principal, &*listener.principal);
-        decrement(&mut watched.by_resource, &key)
+        decrement(&mut watched.by_resource, resource)
     }
 
     /// The resources that a listener watches.
     #[must_use]
-    pub fn watched_by(listener: &Listener) -> Vec<(ServerKey, String)> {
+    pub fn watched_by(listener: &Listener) -> Vec<Resource> {
         listener.uris.lock().keys().cloned().collect()
     }
 
@@ -307,10 +314,9 @@ impl Hub {
     }
 
     /// Notifies the listeners that watch the resource.
-    pub fn resource_updated(&self, server: &ServerKey, native: &str, frame: &Frame) {
-        let key = (server.clone(), native.to_owned());
+    pub fn resource_updated(&self, resource: &Resource, frame: &Frame) {
         self.each(|listener| {
-            let Some(exposed) = listener.uris.lock().get(&key).cloned() else {
+            let Some(exposed) = listener.uris.lock().get(resource).cloned() else {
                 return;
             };
             let mut splice = Splice::new();

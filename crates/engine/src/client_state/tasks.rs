@@ -49,6 +49,8 @@ pub(crate) struct Task {
     /// The id that the server knows.
     pub(crate) native: Arc<str>,
     pub(crate) server: ServerKey,
+    /// The era in which the server knows it.
+    pub(crate) era: Era,
     /// The result, if the server returned it immediately.
     pub(crate) kept: Option<Kept>,
     /// Open requests of a legacy server to a modern client.
@@ -119,7 +121,7 @@ impl Tasks {
     }
 
     /// Stores a task that a server has created. Returns the id for the client.
-    fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
+    fn add(&self, caller: &Caller, server: &Server, native: &str, era: Era) -> Arc<str> {
         let owner = Owner::of(caller);
         // Requests about the task may arrive at another gateway, unless they belong to a session, whose requests always
         // arrive here.
@@ -139,6 +141,7 @@ impl Tasks {
             id: id.clone(),
             native: native.into(),
             server: server.key().clone(),
+            era,
             kept: None,
             questions: Mutex::new(Questions::None),
             owner,
@@ -180,6 +183,7 @@ impl Tasks {
             id: id.clone(),
             native: id.clone(),
             server: server.key().clone(),
+            era: Era::Modern,
             kept: Some(Kept {
                 task: task.clone(),
                 result: Bytes::copy_from_slice(result),
@@ -229,7 +233,7 @@ impl Tasks {
     ) -> Option<String> {
         TASK_ID.find(response.body())?;
         let native = mcp::tasks::created(response, era)?;
-        let id = self.add(caller, server, &native);
+        let id = self.add(caller, server, &native, era);
         if era == caller.era && *id == *native {
             return None;
         }

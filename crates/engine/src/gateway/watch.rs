@@ -11,15 +11,16 @@ use mcp::{
     protocol::{meta, method},
     tasks,
 };
+use model::Sharing;
 use tokio::time::Instant;
 
 use crate::{
     Gateway,
-    call::relay::{Target, relay, string_at},
-    client_state::hub::{Filter, Hub, Listener, Registration},
+    call::relay::{Target, connection, relay, string_at},
+    client_state::hub::{Filter, Hub, Listener, Registration, Resource},
     exchange::{Answer, Caller},
     gateway::{no_scope, routed},
-    server::{Server, State},
+    server::{Server, State, connection::Connection, subscriptions::Upstream},
     views::view::View,
 };
 
@@ -39,27 +40,45 @@ impl Gateway {
         let listener =
             listener.ok_or_else(|| RpcError::internal("the session has no event stream"))?;
         let server = target.server.clone();
+        let resource = |in_second| Resource {
+            server: server.key().clone(),
+            native: native.clone(),
+            in_second,
+        };
+        let hub = &self.shared.hub;
         if frame.method() == method::RESOURCES_SUBSCRIBE {
             let most = self.shared.limits().max_subscriptions;
-            let hub = &self.shared.hub;
-            let first = hub.watch(&listener, server.key(), &native, &exposed, most);
-            let Some(first) = first else {
+            let resource = resource(self.watches_in_second(caller, &server).await);
+            let Some(first) = hub.watch(&listener, &resource, &exposed, most) else {
                 return Err(RpcError::internal(
                     "this client already has its share of the subscriptions (`max_subscriptions`): unsubscribe from some resources first",
                 ));
             };
             let answer = self
-                .watch_upstream(caller, frame, target, &native, first)
+                .watch_upstream(caller, frame, target, &resource, first)
                 .await;
             if answer.code.is_some() {
-                self.shared.hub.unwatch(&listener, server.key(), &native);
+                hub.unwatch(&listener, &resource);
             }
             return Ok(answer);
         }
-        if self.shared.hub.unwatch(&listener, server.key(), &native) {
-            self.unwatch_upstream(&server, &native).await;
+        for resource in [resource(false), resource(true)] {
+            if hub.unwatch(&listener, &resource) {
+                self.unwatch_upstream(&server, &resource).await;
+            }
         }
         Ok(Answer::result(frame, b"{}"))
+    }
+
+    /// Returns whether a legacy client's subscriptions go to the legacy conversation with a modern server.
+    async fn watches_in_second(&self, caller: &Caller, server: &Arc<Server>) -> bool {
+        if server.era() != Some(Era::Modern) {
+            return false;
+        }
+        let deadline = Instant::now() + server.spec.call_timeout;
+        let era = caller.era_upstream();
+        let found = connection(&self.shared, caller, server, era, deadline).await;
+        found.is_ok_and(|connection| server.is_second(&connection))
     }
 
     /// Subscribes to a resource at the server. Returns the answer for a legacy client.
@@ -68,33 +87,40 @@ impl Gateway {
         caller: &Caller,
         frame: &Frame,
         target: Target,
-        native: &str,
+        resource: &Resource,
         first: bool,
     ) -> Answer {
         let server = target.server.clone();
-        match server.era() {
-            Some(Era::Modern) => {
-                server.upstream.add_acknowledged(native).await;
-                Answer::result(frame, b"{}")
-            }
-            // The server is asked even if another client watches the resource, so that the client gets the server's own
-            // answer.
-            _ => {
-                let answer = relay(&self.shared, caller, frame, target).await;
-                if answer.code.is_none() {
-                    server.upstream.add(native);
-                } else if first {
-                    server.upstream.remove(native);
-                }
-                answer
+        let native = &*resource.native;
+        if server.era() == Some(Era::Modern) && !resource.in_second {
+            server.upstream.add_acknowledged(native).await;
+            return Answer::result(frame, b"{}");
+        }
+        // The server is asked even if another client watches the resource, so that the client gets the server's own
+        // answer.
+        let answer = relay(&self.shared, caller, frame, target).await;
+        if let Some(upstream) = upstream_of(&server, resource) {
+            if answer.code.is_none() {
+                upstream.add(native);
+            } else if first {
+                upstream.remove(native);
             }
         }
+        answer
     }
 
-    async fn unwatch_upstream(&self, server: &Arc<Server>, native: &str) {
-        server.upstream.remove(native);
-        if let (Some(Era::Legacy), State::Ready(connection)) = (server.era(), server.state()) {
-            let members = format!("\"uri\":{}", quote(native));
+    async fn unwatch_upstream(&self, server: &Arc<Server>, resource: &Resource) {
+        if let Some(upstream) = upstream_of(server, resource) {
+            upstream.remove(&resource.native);
+        }
+        let connection = match server.state() {
+            State::Ready(first) if resource.in_second => first.second.get(),
+            State::Ready(first) => Some(first),
+            _ => None,
+        };
+        let is_legacy = |connection: &Arc<Connection>| connection.client.info().era == Era::Legacy;
+        if let Some(connection) = connection.filter(is_legacy) {
+            let members = format!("\"uri\":{}", quote(&resource.native));
             let asked = connection
                 .client
                 .ask(method::RESOURCES_UNSUBSCRIBE, &members);
@@ -105,11 +131,11 @@ impl Gateway {
     /// Removes all subscriptions of a listener.
     pub(crate) async fn forget(&self, listener: &Listener) {
         let fleet = self.shared.fleet();
-        for (key, native) in Hub::watched_by(listener) {
-            if self.shared.hub.unwatch(listener, &key, &native)
-                && let Some(server) = fleet.get(&key)
+        for resource in Hub::watched_by(listener) {
+            if self.shared.hub.unwatch(listener, &resource)
+                && let Some(server) = fleet.get(&resource.server)
             {
-                self.unwatch_upstream(server, &native).await;
+                self.unwatch_upstream(server, &resource).await;
             }
         }
     }
@@ -206,7 +232,12 @@ impl Gateway {
         }
         let most = self.shared.limits().max_subscriptions;
         let hub = &self.shared.hub;
-        let Some(first) = hub.watch(listener, server.key(), &native, exposed, most) else {
+        let resource = Resource {
+            server: server.key().clone(),
+            native: native.clone(),
+            in_second: false,
+        };
+        let Some(first) = hub.watch(listener, &resource, exposed, most) else {
             return false;
         };
         if !first {
@@ -228,9 +259,18 @@ impl Gateway {
         if agreed {
             server.upstream.add(&native);
         } else {
-            self.shared.hub.unwatch(listener, server.key(), &native);
+            self.shared.hub.unwatch(listener, &resource);
         }
         agreed
+    }
+}
+
+/// The resources that are watched again after a reconnect. `None`: the subscription belongs to one client's instance.
+fn upstream_of<'a>(server: &'a Server, resource: &Resource) -> Option<&'a Upstream> {
+    let is_shared = !server.is_personal && server.spec.sharing == Sharing::Shared;
+    match resource.in_second {
+        true => is_shared.then_some(&server.watched_in_second),
+        false => Some(&server.upstream),
     }
 }
 

@@ -57,7 +57,7 @@ impl Server {
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked.lock().is_some()
+        self.blocked.lock().is_some() || self.needs_login.lock().is_some()
     }
 
     pub(crate) fn take_blocked(&self) -> Option<Blocked> {

@@ -5,10 +5,11 @@ use std::{
     time::Duration,
 };
 
+use mcp::client::CallError;
 use serde_json::json;
 
 use crate::{
-    catalog::{Fate, Flaw, List, ListKind, fetch_list},
+    catalog::{Fate, FetchError, Flaw, List, ListKind, fetch_list},
     records::event_log::Write,
     server::{Server, connection::Connection},
     shared::Shared,
@@ -61,6 +62,14 @@ impl Server {
                     let is_first = !connection.is_known.load(Ordering::Relaxed);
                     self.report_flaws(*kind, &list, is_first);
                     fetched.changed |= self.replace(*kind, list);
+                }
+                // The server accepts connections without a sign-in, but nothing else.
+                Err(FetchError::Call(CallError::SignIn(why)))
+                    if why.is_needed && !connection.is_known.load(Ordering::Relaxed) =>
+                {
+                    *self.needs_login.lock() = Some(why);
+                    connection.client.close(shared.stop_grace).await;
+                    return fetched;
                 }
                 Err(error) => {
                     self.list_fails(shared, *kind, &error.to_string());

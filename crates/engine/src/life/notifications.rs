@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use crate::{
     catalog::{Catalog, Item, List, ListKind},
-    life::lists::RELIST_INTERVAL,
+    client_state::hub::Resource,
+    life::{lists::RELIST_INTERVAL, second},
     records::{pinned::KeptBack, remember::News, server_cache::Told},
     server::{Server, State, connection::Connection},
     shared::Shared,
@@ -200,7 +201,7 @@ impl Server {
     ) -> Arc<str> {
         let closed = connection.client.closed();
         let subscriptions = self.upstream.run(self.name(), connection, |frame| {
-            self.notified(shared, frame)
+            self.notified(shared, connection, frame)
         });
         let events = async {
             while let Some(event) = ambient.recv().await {
@@ -214,14 +215,19 @@ impl Server {
                 let is_told = told.is_ok();
                 let kinds = told.unwrap_or_else(|_| self.unheard(connection));
                 let fetched = self.fetch(shared, connection, &kinds).await;
-                if is_told || fetched.changed {
+                if is_told {
+                    shared.publish_reported(self, &kinds);
+                } else if fetched.changed {
                     shared.publish_of(self, &kinds);
-                    self.keep(shared);
+                } else {
+                    continue;
                 }
+                self.keep(shared);
             }
         };
         tokio::select! {
             why = closed => why,
+            () = second::keep_watched(shared, self, connection) => "unreachable: it never returns".into(),
             () = refreshing => "unreachable: it never returns".into(),
             () = subscriptions => "subscriptions ended".into(),
             () = events => "events ended".into(),
@@ -263,7 +269,7 @@ impl Server {
                 let answer = refused(&request, &why);
                 let _ = connection.client.send(&answer).await;
             }
-            Event::Notification(frame) => self.notified(shared, &frame),
+            Event::Notification(frame) => self.notified(shared, connection, &frame),
             Event::Response(_) => {}
         }
     }
@@ -288,7 +294,7 @@ impl Server {
     }
 
     /// Handles a notification that belongs to no call.
-    pub(crate) fn notified(&self, shared: &Shared, frame: &Frame) {
+    pub(crate) fn notified(&self, shared: &Shared, connection: &Connection, frame: &Frame) {
         match frame.method() {
             method::TOOLS_CHANGED => self.refresh.of(&[ListKind::Tools]),
             method::PROMPTS_CHANGED => self.refresh.of(&[ListKind::Prompts]),
@@ -297,7 +303,12 @@ impl Server {
             }
             method::RESOURCE_UPDATED => {
                 if let Some(native) = frame.object().and_then(|params| params.string("uri")) {
-                    shared.hub.resource_updated(self.key(), &native, frame);
+                    let resource = Resource {
+                        server: self.key().clone(),
+                        native: native.into_owned(),
+                        in_second: self.is_second(connection),
+                    };
+                    shared.hub.resource_updated(&resource, frame);
                 }
             }
             // A task concerns only its owner.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak, atomic::Ordering};
 
 use bytes::Bytes;
 use mcp::{
-    Frame, RpcError,
+    Era, Frame, RpcError,
     client::{Ambient, Event},
     outbox::Weight,
     protocol::method,
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     catalog::{ListKind, fetch_list},
-    life::tokens,
+    life::{second, tokens},
     server::{
         Server,
         connection::{Connection, Names},
@@ -38,12 +38,14 @@ use crate::{
 const HAS_VOLUMES: &str = "it has volumes, which instances of several sessions or users cannot share: remove them, or share one instance \
                        (`\"sharing\": \"shared\"`, or `login = \"shared\"` of its `[logins]` table)";
 
-/// The instance of this session. Started if needed, declaring the client's capabilities (JSON text).
+/// The instance of this session. Started if needed, declaring the client's capabilities (JSON text), and in the
+/// client's era if the server speaks both.
 pub(crate) async fn instance(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
     whose: &Arc<str>,
+    era: Era,
     capabilities: &[u8],
 ) -> Result<Arc<Connection>, Unavailable> {
     let capabilities = String::from_utf8_lossy(capabilities);
@@ -61,7 +63,7 @@ pub(crate) async fn instance(
         shared,
         server,
         &holder,
-        Some(session),
+        Some((session, era)),
         whose,
         &capabilities,
         begin,
@@ -97,11 +99,12 @@ pub(crate) async fn of_principal(
     .await
 }
 
+/// `session`: the session of a single client, and the era of its conversation if the server speaks both.
 async fn started(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     holder: &Holder,
-    session: Option<&Arc<Session>>,
+    session: Option<(&Arc<Session>, Era)>,
     whose: &Arc<str>,
     capabilities: &str,
     begin: impl Fn(&Arc<Connection>, Ambient),
@@ -118,7 +121,8 @@ async fn started(
     }
     let limit = shared.limits().max_session_instances;
     let is_listening = |principal: &str| shared.hub.has_open_stream(principal);
-    let slot = (server.instances).slot(holder, session, limit, is_listening);
+    let owner = session.map(|(session, _)| session);
+    let slot = (server.instances).slot(holder, owner, limit, is_listening);
     let Some((slot, evicted)) = slot else {
         let why = format!(
             "the instances of {limit} sessions or users are all in use (raise `max_session_instances` or try again)"
@@ -136,7 +140,10 @@ async fn started(
         let mine = sandbox.map(|_| launch::apart(&server.spec));
         let spec = mine.as_ref().unwrap_or(&server.spec);
         let connecting = (shared.connect).connect(spec, whose, capabilities, &launched);
-        let (connection, ambient) = connecting.await?;
+        let (mut connection, mut ambient) = connecting.await?;
+        if matches!(session, Some((_, Era::Legacy))) {
+            (connection, ambient) = second::instead(server, connection, ambient).await;
+        }
         let connection = Arc::new(connection);
         server.hide_token(&connection);
         begin(&connection, ambient);
@@ -173,7 +180,7 @@ async fn watch(
                     connection.client.send_behind(Frame::error(request.id(), &refusal));
                 }
                 Some(Event::Notification(frame)) if frame.method() == method::RESOURCE_UPDATED => {
-                    server.notified(&shared, &frame);
+                    server.notified(&shared, &connection, &frame);
                 }
                 _ => {}
             },
@@ -240,7 +247,7 @@ async fn forward(
                 drop(questions);
             }
             Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
-                server.notified(&shared, &frame);
+                server.notified(&shared, &connection, &frame);
             }
             Event::Notification(frame) => {
                 if frame.method() == method::TOOLS_CHANGED {
@@ -271,22 +278,22 @@ pub(crate) async fn own_tools(
     view: &View,
     session: &Arc<Session>,
     whose: &Arc<str>,
+    era: Era,
     capabilities: &Bytes,
 ) -> Vec<(Arc<Server>, Names)> {
     let own = view
         .servers
         .iter()
         .filter(|server| server.spec.sharing == Sharing::Session);
-    let asked =
-        own.map(
-            async |server| match of_one(shared, server, session, whose, capabilities).await {
-                Ok(names) => Some((server.clone(), names)),
-                Err(why) => {
-                    tracing::debug!(server = %server.key(), "listing the tools of the shared instance: {why}");
-                    None
-                }
-            },
-        );
+    let asked = own.map(async |server| {
+        match of_one(shared, server, session, whose, era, capabilities).await {
+            Ok(names) => Some((server.clone(), names)),
+            Err(why) => {
+                tracing::debug!(server = %server.key(), "listing the tools of the shared instance: {why}");
+                None
+            }
+        }
+    });
     let known = futures_util::future::join_all(asked).await;
     known.into_iter().flatten().collect()
 }
@@ -298,6 +305,7 @@ async fn of_one(
     server: &Arc<Server>,
     session: &Arc<Session>,
     whose: &Arc<str>,
+    era: Era,
     capabilities: &Bytes,
 ) -> Result<Names, Arc<str>> {
     let existing = server.instances.existing(&session.id().into());
@@ -309,7 +317,7 @@ async fn of_one(
     let (engine, server, session) = (shared.clone(), server.clone(), session.clone());
     let (whose, capabilities) = (whose.clone(), capabilities.clone());
     shared.spawn(async move {
-        let fetched = fetch(&engine, &server, &session, &whose, &capabilities).await;
+        let fetched = fetch(&engine, &server, &session, &whose, era, &capabilities).await;
         if let Err(Ok(_)) = done.send(fetched) {
             let changed = Frame::notification(method::TOOLS_CHANGED, None);
             let outbox = session.outbox();
@@ -327,9 +335,10 @@ async fn fetch(
     server: &Arc<Server>,
     session: &Arc<Session>,
     whose: &Arc<str>,
+    era: Era,
     capabilities: &[u8],
 ) -> Result<Names, Arc<str>> {
-    let starting = instance(shared, server, session, whose, capabilities);
+    let starting = instance(shared, server, session, whose, era, capabilities);
     let limit = server.spec.start_timeout;
     let instance = tokio::time::timeout(limit, starting);
     let instance = instance

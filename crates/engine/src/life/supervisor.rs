@@ -269,6 +269,10 @@ impl Server {
         if let Some(blocked) = self.take_blocked() {
             return self.blocked(&blocked);
         }
+        let needs_login = self.needs_login.lock().take();
+        if let Some(why) = needs_login {
+            return self.not_started(StartError::of_sign_in(&why));
+        }
         let Ok(why) = grace else {
             return stopped();
         };

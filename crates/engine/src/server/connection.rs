@@ -19,6 +19,7 @@ use mcp::{
 use model::Provider;
 use parking_lot::Mutex;
 use runtime::{Enforced, Handle, VisibleFiles};
+use tokio::{sync::OnceCell, time::Instant};
 
 use crate::{
     exchange::Caller,
@@ -45,6 +46,8 @@ pub struct Connection {
     pub(crate) is_known: AtomicBool,
     /// The server's last report about itself and the gateways behind it, if it is a gateway.
     pub(crate) behind: ArcSwapOption<Behind>,
+    /// The legacy conversation beside this modern one.
+    pub(crate) second: Second,
 }
 
 /// How an instance is sandboxed, and which limits are enforced.
@@ -99,6 +102,65 @@ impl OwnTools {
     }
 }
 
+/// The legacy conversation with a server that is connected in the modern era.
+#[derive(Default)]
+pub(crate) struct Second {
+    slot: Mutex<Slot>,
+    /// Set by each request for it.
+    is_used: AtomicBool,
+}
+
+/// The outcome of an attempt to open it, once it is known.
+type Slot = Arc<OnceCell<Opened>>;
+
+pub(crate) enum Opened {
+    Yes(Arc<Connection>),
+    /// The server refuses `initialize`. Final for the life of the modern connection.
+    Refused,
+    /// It is unknown whether the server accepts `initialize`.
+    Failed {
+        retry_at: Instant,
+    },
+}
+
+impl Second {
+    /// The last attempt, or a new one if that has ended.
+    pub(crate) fn slot(&self) -> Slot {
+        self.is_used.store(true, Ordering::Relaxed);
+        let mut slot = self.slot.lock();
+        let is_over = match slot.get() {
+            Some(Opened::Yes(connection)) => connection.client.is_closed(),
+            Some(Opened::Failed { retry_at }) => *retry_at <= Instant::now(),
+            Some(Opened::Refused) | None => false,
+        };
+        if is_over {
+            *slot = Slot::default();
+        }
+        slot.clone()
+    }
+
+    /// The connection, if it is open.
+    pub(crate) fn get(&self) -> Option<Arc<Connection>> {
+        match self.slot.lock().get() {
+            Some(Opened::Yes(connection)) => Some(connection.clone()),
+            _ => None,
+        }
+    }
+
+    /// Forgets the connection, unless it was requested since the last time, or a request holds it. The slot and the
+    /// task that watches it account for two references.
+    pub(crate) fn forget_unused(&self, unused: &Arc<Connection>) -> bool {
+        let mut slot = self.slot.lock();
+        let is_used = self.is_used.swap(false, Ordering::Relaxed)
+            || Arc::strong_count(&slot) > 1
+            || Arc::strong_count(unused) > 2;
+        if !is_used {
+            *slot = Slot::default();
+        }
+        !is_used
+    }
+}
+
 impl Connection {
     /// A new connection. `handle` and `hosted`: see the fields of the same names.
     #[must_use]
@@ -115,6 +177,16 @@ impl Connection {
             own_tools: OwnTools::default(),
             is_known: AtomicBool::new(false),
             behind: ArcSwapOption::new(behind),
+            second: Second::default(),
+        }
+    }
+
+    /// The legacy conversation `client` with the same instance.
+    pub(crate) fn second_with(&self, client: Client) -> Self {
+        Self {
+            whose: self.whose.clone(),
+            is_known: AtomicBool::new(true),
+            ..Self::new(client, None, None)
         }
     }
 
@@ -129,7 +201,12 @@ impl Connection {
 
     /// Closes the connection, and stops the instance if this gateway runs it.
     pub(crate) async fn close(&self, grace: Duration) {
-        self.client.close(grace).await;
+        match self.second.get() {
+            Some(second) => {
+                tokio::join!(self.client.close(grace), second.client.close(grace));
+            }
+            None => self.client.close(grace).await,
+        }
         if let Some(handle) = &self.handle {
             handle.stop(grace).await;
         }

@@ -276,7 +276,7 @@ impl StartError {
         }
     }
 
-    fn of_sign_in(why: &SignIn) -> Self {
+    pub(crate) fn of_sign_in(why: &SignIn) -> Self {
         Self {
             hindrance: why.is_needed.then_some(Hindrance::Login),
             ..Self::new(why.reason.clone())

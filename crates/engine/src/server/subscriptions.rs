@@ -49,6 +49,13 @@ impl Upstream {
         !self.uris.lock().is_empty()
     }
 
+    /// Waits until anything is watched. Only one task waits for changes at a time.
+    pub(crate) async fn watching(&self) {
+        while !self.is_watching() {
+            self.changed.notified().await;
+        }
+    }
+
     /// Returns whether a modern server does not report changes, although it declares that.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)

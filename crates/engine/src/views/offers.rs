@@ -23,7 +23,7 @@ pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
     if !extensions.is_empty() {
         members.push_str(&format!("\"extensions\":{{{}}},", extensions.join(",")));
     }
-    if era == Era::Legacy && servers.iter().any(|server| makes_tasks(server)) {
+    if era == Era::Legacy && servers.iter().any(|server| makes_tasks(server, era)) {
         members.push_str(TASKS);
         members.push(',');
     }
@@ -57,7 +57,7 @@ fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
         .collect();
     // 2025-11-25 has its own form of tasks, and skills exist only in 2026-07-28.
     if era == Era::Modern {
-        if servers.iter().any(|server| makes_tasks(server)) {
+        if servers.iter().any(|server| makes_tasks(server, era)) {
             members.push(format!("\"{}\":{{}}", extensions::TASKS));
         }
         members.extend(skills(servers));
@@ -83,7 +83,7 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
         };
     }
     // Tasks of the other era are translated.
-    if info.era != era && makes_tasks(server) {
+    if server.era() != Some(era) && makes_tasks(server, era) {
         match era {
             Era::Legacy if object.find("tasks").is_none() => {
                 splice.insert(raw, &object.span(), TASKS);
@@ -100,7 +100,7 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
 }
 
 /// Returns whether a server does not offer a method that the gateway would answer in its place.
-pub(crate) fn lacks(server: &Server, asked: &str) -> bool {
+pub(crate) fn lacks(server: &Server, asked: &str, era: Era) -> bool {
     let list = match asked {
         method::PROMPTS_GET => Some(ListKind::Prompts),
         method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE => Some(ListKind::Resources),
@@ -115,18 +115,21 @@ pub(crate) fn lacks(server: &Server, asked: &str) -> bool {
     let catalog = server.catalog();
     // Some servers have lists that they do not declare.
     let is_listed = list.is_some_and(|kind| !catalog.list(kind).is_empty());
-    let info = catalog.info.as_ref();
-    !is_listed && info.is_some_and(|info| !info.has(capability))
+    !is_listed && server.info(era).is_some_and(|info| !info.has(capability))
 }
 
-/// Returns whether a server runs tool calls as tasks.
-pub(crate) fn makes_tasks(server: &Server) -> bool {
+/// Returns whether a server runs tool calls of clients of this era as tasks.
+pub(crate) fn makes_tasks(server: &Server, era: Era) -> bool {
     let catalog = server.catalog();
     let Some(info) = &catalog.info else {
         return false;
     };
     match info.era {
-        Era::Modern => extensions::declares(&info.capabilities, extensions::TASKS),
+        Era::Modern => {
+            let second = || server.info(era).is_some_and(|info| info.has("tasks"));
+            extensions::declares(&info.capabilities, extensions::TASKS)
+                || era == Era::Legacy && second()
+        }
         Era::Legacy => {
             info.has("tasks")
                 && catalog

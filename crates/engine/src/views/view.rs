@@ -427,15 +427,15 @@ impl View {
         format!(
             "\"resultType\":\"complete\",\"ttlMs\":0,\"cacheScope\":\"private\",\"_meta\":{{\"{}\":{}{}{}}}",
             meta::SERVER_INFO,
-            self.implementation(),
+            self.implementation(Era::Modern),
             if more_meta.is_some() { "," } else { "" },
             more_meta.unwrap_or_default()
         )
     }
 
     /// The description of the server that answers, as JSON text: the server of a single view, otherwise the gateway.
-    pub(crate) fn implementation(&self) -> String {
-        self.only_info()
+    pub(crate) fn implementation(&self, era: Era) -> String {
+        self.only_info(era)
             .and_then(|info| info.implementation)
             .map_or_else(
                 || self.identity.to_json(),
@@ -443,17 +443,17 @@ impl View {
             )
     }
 
-    /// The server info of a single view's server.
-    fn only_info(&self) -> Option<mcp::client::ServerInfo> {
+    /// What a single view's server says about itself to clients of this era.
+    fn only_info(&self, era: Era) -> Option<mcp::client::ServerInfo> {
         let server = self.servers.first().filter(|_| self.is_single())?;
-        server.catalog().info.clone()
+        server.info(era)
     }
 
     /// The `ServerCapabilities` for a client, as JSON text.
     #[must_use]
     pub fn capabilities(&self, era: Era) -> String {
         let only = self.servers.first().filter(|_| self.is_single());
-        match (only, self.only_info()) {
+        match (only, self.only_info(era)) {
             (Some(server), Some(info)) => offers::of_one(server, &info, era),
             _ => offers::of_many(&self.servers, era),
         }
@@ -465,8 +465,8 @@ impl View {
         format!(
             "{{\"protocolVersion\":\"{version}\",\"capabilities\":{},\"serverInfo\":{}{}}}",
             self.capabilities(Era::Legacy),
-            self.implementation(),
-            self.instructions()
+            self.implementation(Era::Legacy),
+            self.instructions(Era::Legacy)
         )
     }
 
@@ -478,12 +478,12 @@ impl View {
             self.modern_members(None),
             modern::supported(),
             self.capabilities(Era::Modern),
-            self.instructions()
+            self.instructions(Era::Modern)
         )
     }
 
-    fn instructions(&self) -> String {
-        let text = if let Some(info) = self.only_info() {
+    fn instructions(&self, era: Era) -> String {
+        let text = if let Some(info) = self.only_info(era) {
             info.instructions.unwrap_or_default()
         } else {
             let parts: Vec<String> = self

@@ -282,6 +282,53 @@ async fn g10_a_storm_of_list_changes_is_told_once() {
     }
 }
 
+/// At the address of one server, its notifications are passed on even if the list is the same.
+#[tokio::test(start_paused = true)]
+async fn g10_an_unchanged_list_is_told_to_clients_of_its_server() {
+    for era in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.tools(&["a"]).script(|script| script.era = era);
+        world.scripted("two").tools(&["b"]);
+        world.configure(&[stdio("one"), stdio("two")]);
+        world.up(&["one", "two"]).await;
+        let mut own = Vec::new();
+        let mut others = vec![world.legacy().await, world.modern().await];
+        for era in ERAS {
+            own.push(world.client_at(era, "one").await);
+            others.push(world.client_at(era, "two").await);
+        }
+        let mut listening = Vec::new();
+        for client in own
+            .iter()
+            .chain(&others)
+            .filter(|client| client.is_modern())
+        {
+            listening.push(client.listen(&[]).await);
+        }
+        for _ in 0..2 {
+            for _ in 0..3 {
+                one.changed("tools");
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            for client in &own {
+                let told = client.notifications(TOOLS_CHANGED);
+                assert_eq!(told.len(), 1, "{told:?}");
+            }
+            for client in &others {
+                assert!(client.notifications(TOOLS_CHANGED).is_empty());
+            }
+        }
+        // A real change is announced once.
+        one.tools(&["a", "c"]);
+        one.changed("tools");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        for client in &own {
+            assert_eq!(client.notifications(TOOLS_CHANGED).len(), 1);
+        }
+    }
+}
+
 /// A lasting storm of real changes is announced once per burst, and clients end up with the current list.
 #[tokio::test(start_paused = true)]
 async fn g10_a_storm_that_lasts_is_told_once() {

@@ -25,7 +25,7 @@ const BLOCKED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// clean-up of a sandbox takes seconds.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
 /// Capacity of the queue for events outside of calls.
-const MAX_AMBIENT_EVENTS: usize = 256;
+pub(super) const MAX_AMBIENT_EVENTS: usize = 256;
 
 /// The transport and address of a server.
 pub enum Target {

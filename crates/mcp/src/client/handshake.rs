@@ -297,11 +297,13 @@ impl Client {
                 link,
                 info,
                 own_meta: None,
+                detected: None,
             }),
         }
     }
 
-    /// Adds the `_meta` that this server's era needs on the gateway's own requests.
+    /// Adds the `_meta` that this server's era needs on the gateway's own requests, and what opening another
+    /// conversation needs.
     pub(super) fn speaking_as(self, options: &Options) -> Self {
         let own_meta = match self.info() {
             info if info.era == Era::Modern => Some(modern_meta(options).into()),
@@ -314,11 +316,14 @@ impl Client {
             _ => None,
         };
         let (link, info) = (self.inner.link.clone(), self.inner.info.clone());
+        let is_detected = info.era == Era::Modern && options.era.is_none() && self.is_http();
+        let detected = is_detected.then(|| options.clone());
         Self {
             inner: Arc::new(Inner {
                 link,
                 info,
                 own_meta,
+                detected,
             }),
         }
     }
@@ -331,6 +336,7 @@ impl Client {
                 link,
                 info,
                 own_meta: None,
+                detected: None,
             }),
         }
     }

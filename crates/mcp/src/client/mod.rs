@@ -173,6 +173,8 @@ struct Inner {
     info: ServerInfo,
     /// `_meta` for the gateway's own requests, if the era needs it: JSON text.
     own_meta: Option<Arc<str>>,
+    /// Set for a modern server at a URL whose era was detected: with these options, it may also accept `initialize`.
+    detected: Option<Options>,
 }
 
 #[derive(Clone)]
@@ -257,6 +259,32 @@ impl Client {
             Link::Duplex(link) => link.send_behind(&frame),
             Link::Http(link) => link.send_behind(frame),
         }
+    }
+
+    /// Returns true for a modern server at a URL whose era was detected, so that [`Client::legacy_too`] may succeed.
+    #[must_use]
+    pub fn may_be_legacy_too(&self) -> bool {
+        self.inner.detected.is_some()
+    }
+
+    /// Opens a legacy conversation with the same server beside this modern one: at the same URL, with the same
+    /// credentials and capabilities. Waits at most `wait`. `None`: the server, or the way it is connected, allows only
+    /// this era.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: unknown, since the server did not answer `initialize`.
+    pub async fn legacy_too(
+        &self,
+        wait: Duration,
+    ) -> Result<Option<(Self, Ambient)>, ConnectError> {
+        let (Some(options), Link::Http(link)) = (&self.inner.detected, &self.inner.link) else {
+            return Ok(None);
+        };
+        let (ambient, events) = mpsc::channel(connect::MAX_AMBIENT_EVENTS);
+        let opening = http::initialize_too(link, options, ambient);
+        let opened = tokio::time::timeout(wait, opening);
+        let opened = opened.await.map_err(|_| ConnectError::Timeout(wait))??;
+        Ok(opened.map(|client| (client.speaking_as(options), events)))
     }
 
     /// Waits until the connection is closed, and returns the reason.

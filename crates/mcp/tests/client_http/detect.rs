@@ -10,10 +10,12 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use http::HeaderValue;
+use http::{HeaderValue, Method};
 use mcp::{
     Era, Version,
-    client::{Access, Authorize, CallError, ConnectError, Connector, SignIn, Target, Token},
+    client::{
+        Access, Authorize, CallError, ConnectError, Connector, Options, SignIn, Target, Token,
+    },
 };
 use serde_json::{Value, json};
 
@@ -234,12 +236,100 @@ async fn requests_say_their_version_and_their_headers() {
     assert_eq!(hits[1].header("mcp-protocol-version"), None);
     assert_eq!(hits[2].header("mcp-session-id"), Some("abc!~"));
     assert_eq!(hits[2].header("mcp-protocol-version"), Some("2025-06-18"));
-    let get = server.hit(|hit| hit.method == http::Method::GET).await;
+    let get = server.hit(|hit| hit.method == Method::GET).await;
     assert_eq!(get.header("accept"), Some("text/event-stream"));
     assert_eq!(get.header("mcp-session-id"), Some("abc!~"));
     soon(client.close(Duration::from_secs(5))).await;
-    let delete = server.hit(|hit| hit.method == http::Method::DELETE).await;
+    let delete = server.hit(|hit| hit.method == Method::DELETE).await;
     assert_eq!(delete.header("mcp-session-id"), Some("abc!~"));
+}
+
+/// A modern server at a URL whose answer to `initialize` is `initialize`.
+async fn modern_with(initialize: impl Fn(&Hit) -> Reply + Send + Sync + 'static) -> Server {
+    Server::start(move |hit| {
+        let reply = match (&hit.method, hit.rpc()) {
+            (_, "server/discover") => json_reply(200, &result(&hit, discover_result())),
+            (_, "initialize") => initialize(&hit),
+            (_, "notifications/initialized") => empty(202),
+            (_, "tools/list") => json_reply(200, &result(&hit, json!({"tools": []}))),
+            (&Method::DELETE, _) => empty(200),
+            _ => empty(405),
+        };
+        async { reply }
+    })
+    .await
+}
+
+/// The second conversation has its own session, at the same URL and with the same headers.
+#[tokio::test]
+async fn u14_a_modern_server_that_also_accepts_initialize() {
+    let server = modern_with(|hit| {
+        let mut reply = initialized(hit);
+        let session = "s-1".parse().expect("a value");
+        reply.headers_mut().insert("mcp-session-id", session);
+        reply
+    })
+    .await;
+    let target = Target::Http {
+        url: server.url.clone(),
+        headers: vec![("authorization".to_owned(), "Bearer t".to_owned())],
+    };
+    let connected = soon(Connector::new().connect(target, &options())).await;
+    let (modern, _) = connected.expect("it is modern");
+    assert!(modern.may_be_legacy_too());
+    let opened = soon(modern.legacy_too(Duration::from_secs(5))).await;
+    let (legacy, _ambient) = opened.expect("it answers").expect("it accepts");
+    assert_eq!(legacy.info().version, Version::V2025_06_18);
+    assert!(!legacy.may_be_legacy_too());
+    for client in [&modern, &legacy] {
+        soon(client.ask("tools/list", "")).await.expect("a list");
+    }
+    let asked = |hit: &Hit| hit.rpc() == "tools/list";
+    let seen: Vec<_> = server.hits().into_iter().filter(asked).collect();
+    let headers = ["mcp-protocol-version", "mcp-session-id", "authorization"];
+    let seen = seen.iter().map(|hit| headers.map(|name| hit.header(name)));
+    assert_eq!(
+        seen.collect::<Vec<_>>(),
+        [
+            [Some("2026-07-28"), None, Some("Bearer t")],
+            [Some("2025-06-18"), Some("s-1"), Some("Bearer t")],
+        ]
+    );
+    for _ in 0..2 {
+        soon(legacy.close(Duration::from_secs(5))).await;
+        assert!(legacy.is_closed() && !modern.is_closed());
+    }
+    assert_eq!(server.count(|hit| hit.method == Method::DELETE), 1);
+}
+
+#[tokio::test]
+async fn u14_a_modern_server_that_refuses_initialize() {
+    for status in [200, 400, 404] {
+        let refusing = move |hit: &Hit| json_reply(status, &error(hit.id(), -32601, "unknown"));
+        let server = modern_with(refusing).await;
+        let (modern, _) = soon(server.connect()).await.expect("it is modern");
+        let opened = soon(modern.legacy_too(Duration::from_secs(5))).await;
+        assert!(opened.expect("a refusal is an answer").is_none());
+        // A refusal says nothing about HTTP+SSE, since the server is known to be modern.
+        assert_eq!(server.count(|hit| hit.method == Method::GET), 0);
+    }
+    // It may accept later.
+    for status in [429, 503] {
+        let server = modern_with(move |_| empty(status)).await;
+        let (modern, _) = soon(server.connect()).await.expect("it is modern");
+        let opened = soon(modern.legacy_too(Duration::from_secs(5))).await;
+        assert!(opened.is_err());
+    }
+    // The configuration names the era.
+    let server = modern_with(initialized).await;
+    let only = Options {
+        era: Some(Era::Modern),
+        ..options()
+    };
+    let (modern, _) = soon(server.connect_with(&only))
+        .await
+        .expect("it is modern");
+    assert!(!modern.may_be_legacy_too());
 }
 
 #[tokio::test]
@@ -460,4 +550,37 @@ async fn a_replaced_token_does_not_change_the_era() {
         assert_eq!(found.expect("a modern server"), Version::V2026_07_28);
         assert_eq!(tokens.refused.load(Ordering::SeqCst), 1);
     }
+}
+
+/// A token that the server refuses later is replaced.
+#[tokio::test]
+async fn a_token_is_replaced_after_the_detection() {
+    let is_revoked = Arc::new(AtomicUsize::new(0));
+    let revoked = is_revoked.clone();
+    let server = Server::start(move |hit: Hit| {
+        let wanted = match revoked.load(Ordering::SeqCst) {
+            0 => "Bearer old",
+            _ => "Bearer new",
+        };
+        async move {
+            match hit.rpc() {
+                _ if hit.header("authorization") != Some(wanted) => unauthorized(),
+                "server/discover" => json_reply(200, &result(&hit, discover_result())),
+                _ => json_reply(200, &result(&hit, json!({}))),
+            }
+        }
+    })
+    .await;
+    let tokens = Arc::new(Tokens {
+        current: Mutex::new(Some("Bearer old")),
+        next: Some("Bearer new"),
+        ..Tokens::default()
+    });
+    let mut options = options();
+    options.authorize = Some(Arc::new(Login(tokens.clone())));
+    let (client, _ambient) = soon(server.connect_with(&options)).await.expect("a server");
+    is_revoked.store(1, Ordering::SeqCst);
+    let answer = crate::calls::answer(&client).await;
+    answer.expect("the token is replaced");
+    assert_eq!(tokens.refused.load(Ordering::SeqCst), 1);
 }

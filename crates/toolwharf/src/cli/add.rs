@@ -163,8 +163,14 @@ pub(super) fn parse<T: Parser>(
     let moved = T::try_parse_from(words)?;
     match add(&moved) {
         Some(args) if args.what == [url.as_str()] => Ok(moved),
-        _ => {
-            let why = "after a URL, only options are allowed";
+        moved => {
+            let first = moved.and_then(|args| args.what.first());
+            // The value of an unknown option may be a secret.
+            let option = first.filter(|word| word.starts_with('-'));
+            let option = option.and_then(|word| word.split('=').next());
+            let option =
+                option.map_or_else(String::new, |option| format!(", and `{option}` is none"));
+            let why = format!("after a URL, only options are allowed{option}");
             Err(T::command().error(ErrorKind::TooManyValues, why))
         }
     }

@@ -159,11 +159,7 @@ fn chosen<'o>(
         );
     };
     if !option.refused.is_empty() {
-        let wrong: Vec<String> = option
-            .refused
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let wrong: Vec<String> = option.refused.iter().map(ToString::to_string).collect();
         bail!(
             "`{}` cannot be installed: {}",
             found.entry.name,

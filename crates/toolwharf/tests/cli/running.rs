@@ -109,7 +109,7 @@ async fn tools_are_switched_without_a_restart() {
         let tool = item(tools, "native", native);
         (tool["enabled"].clone(), tool["name"].clone())
     };
-    assert_eq!(tool("tool_0"), (json!(false), Value::Null));
+    assert_eq!(tool("tool_0"), (json!(false), json!("tool_0")));
     assert_eq!(tool("tool_1"), (json!(true), json!("tool_1")));
     transcript(&gateway, "$ enable one/tool_0\n$ tools call tool_0").await;
     let after = json_of(&gateway, "get one").await;

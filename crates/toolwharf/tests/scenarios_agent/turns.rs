@@ -102,7 +102,7 @@ async fn a13_a_runaway_loop_ends_at_the_turn_limit() {
     let events = say(&gateway, "Go").await;
     let (kind, why) = error(&events);
     assert_eq!(kind, "turn_limit");
-    checks::contains(why, &["3 turns", "`max_turns`"]);
+    checks::contains(why, &["3 consecutive turns", "`max_turns`"]);
     assert_eq!(llm.requests().await.len(), 3);
     // The last call was not made.
     assert_eq!(calls(&file), ["echo", "echo"]);

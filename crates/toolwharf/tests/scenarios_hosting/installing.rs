@@ -342,7 +342,12 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
     done.says("/bundle:ro");
     let place = host.called("good", "where", json!({})).await;
     assert_eq!(place, "here false");
-    refused(&site, &["swapped", "--yes"], "the SHA-256 of the MCPB file is").await;
+    refused(
+        &site,
+        &["swapped", "--yes"],
+        "the SHA-256 of the MCPB file is",
+    )
+    .await;
     // A server that does not start leaves nothing behind, and removes no other server's bundle.
     let broken = ["broken", "--yes", "--set", "word=x"];
     refused(&site, &broken, "nothing was installed").await;

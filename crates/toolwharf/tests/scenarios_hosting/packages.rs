@@ -251,7 +251,10 @@ async fn u03_what_cannot_be_installed_says_why() {
     site.kept.set_env("PATH", nothing.to_str());
     let host = site.start().await;
     let refused = host.refused(entry("missing", "npx", &["x"]), "/command");
-    checks::contains(&refused.await, &["needs `npm`, which is not in the PATH"]);
+    checks::contains(
+        &refused.await,
+        &["needs `npm`, which is not in Toolwharf's own PATH"],
+    );
     host.stop().await;
 }
 

@@ -141,7 +141,7 @@ async fn d08_servers_outlive_the_definition_and_are_found_again() {
     gateway.logged(told).await;
     call(&gateway, &ids[0]).await;
     define().await;
-    let told = "the MCPServer resource was deleted together with the definition";
+    let told = "the MCPServer resource was deleted together with its definition";
     gateway.logged(told).await;
     namespace.scripted("kept", volumes.clone());
     assert_eq!(namespace.id("kept").await, ids[0]);

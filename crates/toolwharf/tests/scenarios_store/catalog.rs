@@ -213,7 +213,7 @@ async fn a_changed_tool_is_kept_back_until_it_is_approved(db: &Db) {
         let is_there = lines.any(|line| line.starts_with(sign) && line.contains(text));
         assert!(is_there, "{diff}");
     }
-    assert_eq!(shown["name"], Value::Null, "{shown}");
+    assert_eq!(shown["offered"], json!(false), "{shown}");
 
     // The quarantine survives a restart of the gateway and the server.
     kept(db, &gateway, "one").await;

@@ -95,7 +95,7 @@ async fn a_name_that_cannot_be_kept_is_nothing_to_the_others(db: &Db) {
     with_server(&api, "a", server.entry()).await;
     let names = ["tool_0", "tool_1", "odd name/\u{fc}"];
     assert_eq!(listed(&gateway).await, names);
-    let left_out = "has control characters in its name and is left out";
+    let left_out = "is left out: its name has control characters";
     gateway.logged(left_out).await;
     pinned(db, &gateway, "one", 3, 0).await;
     // A definition that cannot be stored is not served.

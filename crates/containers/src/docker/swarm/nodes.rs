@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(usable, ["own", "silent"]);
         let why = nodes.nowhere().to_string();
         assert!(
-            why.contains("`name-other` (other) has a processor `vax`"),
+            why.contains("`name-other` (other) has the architecture `vax`"),
             "{why}"
         );
         assert!(!why.contains("name-own"), "{why}");

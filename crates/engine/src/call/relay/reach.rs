@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use mcp::Era;
 use model::Sharing;
 use tokio::time::Instant;
 
 use super::{Failure, ms};
 use crate::{
     exchange::Caller,
-    life::session_instances::{instance, of_principal},
+    life::{
+        second,
+        session_instances::{instance, of_principal},
+    },
     server::{Server, connection::Connection},
     shared::Shared,
 };
@@ -27,19 +31,21 @@ async fn in_time<T>(
     })
 }
 
-/// The connection for a caller's requests to a server.
+/// The connection for a caller's requests to a server. `era` decides only if the server speaks both.
 pub(crate) async fn connection(
     shared: &Arc<Shared>,
     caller: &Caller,
     server: &Arc<Server>,
+    era: Era,
     deadline: Instant,
 ) -> Result<Arc<Connection>, Failure> {
     let connection = match (&caller.session, server.spec.sharing) {
         (Some(session), Sharing::Session) => {
             let face = caller.face();
             let whose = &caller.principal;
-            let own = instance(shared, server, session, whose, &face.capabilities);
-            in_time(server, deadline, Box::pin(own)).await?
+            let own = instance(shared, server, session, whose, era, &face.capabilities);
+            let own = in_time(server, deadline, Box::pin(own)).await?;
+            return own.map_err(Failure::Refused);
         }
         _ if server.is_personal => {
             server.want();
@@ -48,5 +54,12 @@ pub(crate) async fn connection(
         }
         _ => server.connection(deadline).await,
     };
-    connection.map_err(Failure::Refused)
+    let connection = connection.map_err(Failure::Refused)?;
+    Ok(match era {
+        // Boxed, since it is rarely needed and calls move this future.
+        Era::Legacy if connection.client.may_be_legacy_too() => {
+            Box::pin(second::for_legacy(shared, server, connection)).await
+        }
+        _ => connection,
+    })
 }

@@ -82,9 +82,15 @@ impl Bridged<'_> {
     }
 
     async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, RpcError> {
-        relay::connection(self.shared, self.caller, self.server, deadline)
-            .await
-            .map_err(|failure| failure.into_rpc(self.server))
+        relay::connection(
+            self.shared,
+            self.caller,
+            self.server,
+            self.task.era,
+            deadline,
+        )
+        .await
+        .map_err(|failure| failure.into_rpc(self.server))
     }
 
     async fn call(

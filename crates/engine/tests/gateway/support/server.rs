@@ -481,6 +481,7 @@ impl Instance {
             "tools/list" if script.deaths_at_list > 0 => {
                 self.server.script(|script| script.deaths_at_list -= 1);
                 return Some(Box::pin(async { Some(code(1)) }));
+            }
             "tools/list" if script.tools_text.is_some() => {
                 let text = script.tools_text.unwrap_or_default();
                 let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{text}}}"#);

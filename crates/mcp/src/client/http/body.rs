@@ -11,6 +11,9 @@ use http::{
 
 use super::endpoint::{is_same_origin, resolved};
 
+/// Redirects that are followed for one request.
+pub(in crate::client) const MAX_REDIRECTS: usize = 5;
+
 /// The kind of a body, from its `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum Media {

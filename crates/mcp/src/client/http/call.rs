@@ -27,11 +27,11 @@ use tokio::time::{Sleep, sleep};
 use super::{
     super::{CallError, CallerId, Event, Outgoing, slot::Slot},
     body::{Media, decoded, media, redirect, status_hint},
-    check::{Doubt, means_wait},
     endpoint::SESSION_ID,
     link::{Core, HttpLink, MAX_ERROR_BODY_BYTES, MCP_METHOD, method_header},
     pool::{Answering, Body},
     refusal,
+    refusal::{Doubt, means_wait},
 };
 use crate::{
     Era, Frame, Kind, RpcError,

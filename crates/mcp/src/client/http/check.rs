@@ -16,21 +16,12 @@ use super::{
     super::{CallError, Event},
     call::Exchange,
     link::{Core, MCP_METHOD, method_header},
-    refusal,
+    refusal::{self, Doubt, means_wait},
 };
 use crate::{Era, Frame, Kind, RpcError, error::METHOD_NOT_FOUND, protocol::method};
 
 /// Time for the answer to the ping. A server that is only busy is not at fault.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A refusal that may mean a lost session.
-#[derive(Default)]
-pub(super) struct Doubt {
-    /// True if the refusal itself names a lost session, so that no handler saw the request.
-    pub(super) names_session: bool,
-    /// The JSON-RPC error, if the status was a success.
-    pub(super) error: Option<RpcError>,
-}
 
 impl Core {
     /// Finds out with a ping (modern: `server/discover`) whether the server refuses everything. If so, the link is
@@ -111,12 +102,4 @@ impl Drop for Done<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
-}
-
-/// Returns true if the status only asks the client to wait.
-pub(in crate::client) fn means_wait(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
-    )
 }

@@ -7,12 +7,7 @@
 //! sign-in. A server that never answers `server/discover` gets `initialize` after [`PROBE_TIMEOUT`]. Its URL is
 //! remembered, so that the next connection begins with `initialize`.
 
-use std::{
-    collections::HashSet,
-    pin::pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Uri};
@@ -27,6 +22,7 @@ use super::{
         ServerInfo, SignIn, Token,
     },
     HttpLink, Pool,
+    body::MAX_REDIRECTS,
     endpoint::Endpoint,
     link::Mode,
     listen::listen,
@@ -48,39 +44,8 @@ use crate::{
 const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time that it still gets once `initialize` was accepted.
 const PROBE_GRACE: Duration = Duration::from_secs(1);
-/// Redirects that are followed for one request.
-pub(super) const MAX_REDIRECTS: usize = 5;
-/// Maximum remembered URLs.
-const MAX_SILENT_URLS: usize = 1024;
 /// Wait for the end of a session that is not needed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// URLs whose servers accept `initialize` but never answer `server/discover`.
-#[derive(Clone, Default)]
-pub(super) struct SilentUrls(Arc<Mutex<HashSet<String>>>);
-
-impl SilentUrls {
-    fn with<T>(&self, change: impl FnOnce(&mut HashSet<String>) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn contain(&self, uri: &Uri) -> bool {
-        self.with(|known| known.contains(&uri.to_string()))
-    }
-
-    fn add(&self, uri: &Uri) {
-        self.with(|known| {
-            if known.len() >= MAX_SILENT_URLS {
-                known.clear();
-            }
-            known.insert(uri.to_string())
-        });
-    }
-
-    fn remove(&self, uri: &Uri) {
-        self.with(|known| known.remove(&uri.to_string()));
-    }
-}
 
 /// A server at a URL, and how to connect to it.
 struct Detection<'a> {
@@ -131,11 +96,7 @@ impl Detection<'_> {
         let half = self.options.timeout / 2;
         let deadline = Instant::now() + half;
         let token = self.token();
-        let mut probing = pin!(probe(
-            self.pool,
-            self.endpoint_without_sign_in(),
-            self.options
-        ));
+        let mut probing = pin!(self.probe(true));
         match timeout(PROBE_TIMEOUT.min(half), probing.as_mut()).await {
             Ok(Probe::Modern(client)) => return Ok(client),
             Ok(Probe::No(error)) => return Err(error),
@@ -199,7 +160,7 @@ impl Detection<'_> {
     }
 
     async fn modern(&self) -> Result<Client, ConnectError> {
-        match probe(self.pool, self.endpoint.clone(), self.options).await {
+        match self.probe(false).await {
             Probe::Modern(client) => Ok(client),
             Probe::No(error) | Probe::NotModern(error) => Err(error),
         }
@@ -211,14 +172,6 @@ impl Detection<'_> {
             Token::Is(token) => token,
             Token::Comes(_) => None,
         }
-    }
-
-    /// The endpoint for a request whose 401 does not count.
-    fn endpoint_without_sign_in(&self) -> Endpoint {
-        let mut endpoint = self.endpoint.clone();
-        let passive = |authorize| Arc::new(Passive(authorize)) as Arc<dyn Authorize>;
-        endpoint.authorize = endpoint.authorize.map(passive);
-        endpoint
     }
 }
 
@@ -257,24 +210,39 @@ enum Probe {
     No(ConnectError),
 }
 
-async fn probe(pool: &Pool, mut endpoint: Endpoint, options: &Options) -> Probe {
-    let params = format!("{{\"_meta\":{}}}", modern_meta(options));
-    let (mode, name) = (Mode::Modern, method::DISCOVER);
-    let (mut link, mut asked) = ask(pool, &mut endpoint, &mode, options, name, &params).await;
-    if matches!(&asked.answer, Ok(frame) if offers_ours(frame)) {
-        // 2026-07-28 basic/versioning: a client retries with a version that the server names. Here that is the version
-        // it already used. The retry may still succeed, for example if the URL leads to several instances of which only
-        // some are updated yet.
-        (link, asked) = ask(pool, &mut endpoint, &mode, options, name, &params).await;
-    }
-    match asked.answer {
-        Ok(frame) if frame.kind() == Kind::Result => match read_discover(frame.body_bytes()) {
-            Ok(info) => Probe::Modern(client(link, info)),
-            Err(error) => Probe::NotModern(error),
-        },
-        Ok(frame) => refusal(&RpcError::from_json(frame.body())),
-        Err(error) if asked.unreachable => Probe::No(unreachable(error)),
-        Err(error) => Probe::NotModern(ConnectError::Call(error)),
+impl Detection<'_> {
+    /// Tries `server/discover`. `is_passive`: nothing is done about a 401.
+    async fn probe(&self, is_passive: bool) -> Probe {
+        let (pool, options) = (self.pool, self.options);
+        let mut endpoint = self.endpoint.clone();
+        if is_passive {
+            let passive = |authorize| Arc::new(Passive(authorize)) as Arc<dyn Authorize>;
+            endpoint.authorize = endpoint.authorize.map(passive);
+        }
+        let params = format!("{{\"_meta\":{}}}", modern_meta(options));
+        let (mode, name) = (Mode::Modern, method::DISCOVER);
+        let (mut link, mut asked) = ask(pool, &mut endpoint, &mode, options, name, &params).await;
+        if matches!(&asked.answer, Ok(frame) if offers_ours(frame)) {
+            // 2026-07-28 basic/versioning: a client retries with a version that the server names. Here that is the
+            // version it already used. The retry may still succeed, for example if the URL leads to several instances
+            // of which only some are updated yet.
+            (link, asked) = ask(pool, &mut endpoint, &mode, options, name, &params).await;
+        }
+        match asked.answer {
+            Ok(frame) if frame.kind() == Kind::Result => match read_discover(frame.body_bytes()) {
+                Ok(info) => {
+                    if is_passive && endpoint.authorize.is_some() {
+                        endpoint.authorize.clone_from(&self.endpoint.authorize);
+                        link = HttpLink::new(pool, &endpoint, &mode, options);
+                    }
+                    Probe::Modern(client(link, info))
+                }
+                Err(error) => Probe::NotModern(error),
+            },
+            Ok(frame) => refusal(&RpcError::from_json(frame.body())),
+            Err(error) if asked.unreachable => Probe::No(unreachable(error)),
+            Err(error) => Probe::NotModern(ConnectError::Call(error)),
+        }
     }
 }
 
@@ -324,32 +292,14 @@ impl Detection<'_> {
     async fn legacy(&self, probed: Option<&ConnectError>) -> Result<Client, ConnectError> {
         let (pool, options) = (self.pool, self.options);
         let mut endpoint = self.endpoint.clone();
-        let mut version = Version::LATEST_LEGACY;
-        let (mut error, status) = loop {
-            let params = initialize_params(options, version);
-            let mode = Mode::Handshake;
-            let (_, asked) = ask(
-                pool,
-                &mut endpoint,
-                &mode,
-                options,
-                method::INITIALIZE,
-                &params,
-            )
-            .await;
-            let error = match asked.answer {
-                Ok(frame) if frame.kind() == Kind::Result => {
-                    let info = read_initialize(frame.body_bytes())?;
-                    return self.established(&endpoint, info, asked.session).await;
-                }
-                Ok(frame) => ConnectError::NotLegacy(RpcError::from_json(frame.body())),
-                Err(error) if asked.unreachable => return Err(unreachable(error)),
-                Err(error) => ConnectError::Call(error),
-            };
-            match older_version(&error, version) {
-                Some(older) => version = older,
-                None => break (error, asked.status),
+        let initialized = initialize(pool, &mut endpoint, options).await;
+        let Refusal { mut error, status } = match initialized {
+            Ok((result, session)) => {
+                let info = read_initialize(result.body_bytes())?;
+                let ambient = self.ambient.clone();
+                return established(pool, &endpoint, options, info, session, ambient).await;
             }
+            Err(refusal) => refusal,
         };
         // The first refusal may be the one that tells the user what to do.
         if let (ConnectError::NotLegacy(error), Some(ConnectError::NotModern(first))) =
@@ -367,27 +317,93 @@ impl Detection<'_> {
             Err(other) => Err(other),
         }
     }
+}
 
-    async fn established(
-        &self,
-        endpoint: &Endpoint,
-        info: ServerInfo,
-        session: Option<HeaderValue>,
-    ) -> Result<Client, ConnectError> {
-        let mode = Mode::Legacy {
-            version: info.version,
-            session,
+/// Why a URL did not answer `initialize` with a result.
+struct Refusal {
+    error: ConnectError,
+    status: u16,
+}
+
+/// Sends `initialize`, and again with an older version that the refusal names. Returns the result and the session.
+/// Follows redirects, and changes `endpoint` accordingly.
+async fn initialize(
+    pool: &Pool,
+    endpoint: &mut Endpoint,
+    options: &Options,
+) -> Result<(Frame, Option<HeaderValue>), Refusal> {
+    let (mode, name) = (Mode::Handshake, method::INITIALIZE);
+    let mut version = Version::LATEST_LEGACY;
+    loop {
+        let params = initialize_params(options, version);
+        let (_, asked) = ask(pool, endpoint, &mode, options, name, &params).await;
+        let error = match asked.answer {
+            Ok(frame) if frame.kind() == Kind::Result => return Ok((frame, asked.session)),
+            Ok(frame) => ConnectError::NotLegacy(RpcError::from_json(frame.body())),
+            Err(error) if asked.unreachable => unreachable(error),
+            Err(error) => ConnectError::Call(error),
         };
-        let link = HttpLink::new(self.pool, endpoint, &mode, self.options);
-        if let Err(error) = link
-            .send(&Frame::notification(method::INITIALIZED, None))
-            .await
-        {
-            link.close(CLOSE_TIMEOUT).await;
-            return Err(error.into());
+        match older_version(&error, version) {
+            Some(older) => version = older,
+            None => {
+                let status = asked.status;
+                return Err(Refusal { error, status });
+            }
         }
-        link.spawn(listen(link.core().clone(), self.ambient.clone()));
-        Ok(client(link, info))
+    }
+}
+
+/// Completes the handshake of a legacy session.
+async fn established(
+    pool: &Pool,
+    endpoint: &Endpoint,
+    options: &Options,
+    info: ServerInfo,
+    session: Option<HeaderValue>,
+    ambient: mpsc::Sender<Event>,
+) -> Result<Client, ConnectError> {
+    let mode = Mode::Legacy {
+        version: info.version,
+        session,
+    };
+    let link = HttpLink::new(pool, endpoint, &mode, options);
+    if let Err(error) = link
+        .send(&Frame::notification(method::INITIALIZED, None))
+        .await
+    {
+        link.close(CLOSE_TIMEOUT).await;
+        return Err(error.into());
+    }
+    link.spawn(listen(link.core().clone(), ambient));
+    Ok(client(link, info))
+}
+
+/// Opens a legacy session at the URL of a modern server. `None`: the server refuses `initialize`.
+pub(in crate::client) async fn initialize_too(
+    modern: &HttpLink,
+    options: &Options,
+    ambient: mpsc::Sender<Event>,
+) -> Result<Option<Client>, ConnectError> {
+    let (pool, mut endpoint) = (modern.pool(), modern.core().endpoint.clone());
+    let refusal = match initialize(pool, &mut endpoint, options).await {
+        Ok((result, session)) => match read_initialize(result.body_bytes()) {
+            Ok(info) => {
+                let opened = established(pool, &endpoint, options, info, session, ambient);
+                return opened.await.map(Some);
+            }
+            // For example a modern version.
+            Err(_) => return Ok(None),
+        },
+        Err(refusal) => refusal,
+    };
+    // Otherwise it may be busy, or want another sign-in.
+    let is_lasting = (200..500).contains(&refusal.status)
+        && !matches!(refusal.status, 401 | 403 | 407 | 408 | 429);
+    match refusal.error {
+        ConnectError::Unreachable(_)
+        | ConnectError::Call(CallError::Closed(_) | CallError::SignIn(_)) => Err(refusal.error),
+        _ if is_lasting => Ok(None),
+        error => Err(error),
     }
 }
 

@@ -232,6 +232,10 @@ impl HttpLink {
         &self.owner.core
     }
 
+    pub(super) fn pool(&self) -> &Pool {
+        &self.core().pool
+    }
+
     /// Runs a task until the link closes.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let core = self.core();
@@ -261,18 +265,21 @@ impl HttpLink {
         }
     }
 
+    pub(in crate::client) fn is_closed(&self) -> bool {
+        self.core().is_dead()
+    }
+
     pub(in crate::client) async fn closed(&self) -> Arc<str> {
         let core = self.core();
         core.dead.cancelled().await;
         core.why()
     }
 
-    pub(in crate::client) fn is_closed(&self) -> bool {
-        self.core().is_dead()
-    }
-
     pub(in crate::client) async fn close(&self, grace: Duration) {
         let core = self.core();
+        if core.over.is_cancelled() {
+            return;
+        }
         core.die("closed by the gateway", false);
         core.over.cancel();
         if core.end.get().is_some_and(|end| end.is_refused) {

@@ -21,10 +21,10 @@ use tokio::{
 use super::{
     super::{Event, whose::Whose},
     body::{Media, media},
-    check::{Doubt, means_wait},
     link::{Core, ambient},
     pool::Body,
     refusal::names_lost_session,
+    refusal::{Doubt, means_wait},
 };
 use crate::{
     Frame, Kind,

@@ -14,16 +14,17 @@ mod listen;
 mod passage;
 mod pool;
 mod refusal;
+mod silent;
 pub(super) mod sse;
 mod wire;
 
 pub(super) use self::{
     body::{Media, media, redirect, status_hint},
-    check::means_wait,
-    detect::connect,
+    detect::{connect, initialize_too},
     endpoint::{Endpoint, resolve},
     link::HttpLink,
     pool::Body,
+    refusal::means_wait,
     refusal::names_lost_session,
 };
 pub use self::{

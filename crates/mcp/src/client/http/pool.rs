@@ -29,9 +29,9 @@ use crate::gather::Whole;
 
 use super::{
     super::{Access, Authorize, SignIn, Token},
-    detect::SilentUrls,
     endpoint::{Endpoint, Origin, SESSION_ID},
     refusal::names_lost_session,
+    silent::SilentUrls,
     wire::{Wire, WireBody, Wires},
 };
 

@@ -11,6 +11,7 @@ use http::StatusCode;
 use crate::{
     Frame, Kind, RpcError,
     error::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, URL_REQUIRED},
+    lenient,
 };
 
 /// Bytes of a response that are searched.
@@ -49,6 +50,23 @@ pub(super) fn error_of(body: &Bytes, max_depth: usize) -> Option<Frame> {
     let looks_json = body.trim_ascii_start().first() == Some(&b'{');
     let frame = looks_json.then(|| lenient::parse(body.clone(), max_depth, None).ok());
     frame.flatten().filter(|frame| frame.kind() == Kind::Error)
+}
+
+/// A refusal that may mean a lost session.
+#[derive(Default)]
+pub(super) struct Doubt {
+    /// True if the refusal itself names a lost session, so that no handler saw the request.
+    pub(super) names_session: bool,
+    /// The JSON-RPC error, if the status was a success.
+    pub(super) error: Option<RpcError>,
+}
+
+/// Returns true if the status only asks the client to wait.
+pub(in crate::client) fn means_wait(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS
+    )
 }
 
 /// `code`: the code of the JSON-RPC error in the response. `text`: its message, or the whole response.

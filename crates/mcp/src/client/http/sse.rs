@@ -27,7 +27,7 @@ use super::super::{
         resolve, status_hint,
     },
 };
-use super::{detect::MAX_REDIRECTS, pool};
+use super::{body::MAX_REDIRECTS, pool};
 use crate::{
     Era, Frame, Kind, RpcError,
     gather::Whole,

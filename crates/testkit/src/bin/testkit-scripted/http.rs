@@ -24,21 +24,24 @@ use axum::{
 use futures_util::stream;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::serve::listen;
+use testkit::{peer::MODERN, serve::listen};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::{
-    Era,
+    Era, Options,
     server::{Server, Session},
     wire::{Frame, Out},
 };
 
 const SESSION_HEADER: &str = "mcp-session-id";
+const VERSION_HEADER: &str = "mcp-protocol-version";
 /// Large, so that tests reach the gateway's own limit first.
 const BODY_LIMIT: usize = 256 * 1024 * 1024;
 
 struct Front {
     server: Arc<Server>,
+    /// With `--both`: gets the modern requests.
+    modern: Option<Arc<Server>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     next: AtomicU64,
 }
@@ -47,6 +50,14 @@ struct Front {
 pub(crate) fn run(server: Arc<Server>) -> ExitCode {
     let front = Arc::new(Front {
         server: Arc::clone(&server),
+        modern: server.options.both.then(|| {
+            let mut modern = Server::new(Options {
+                era: Era::Modern,
+                ..server.options.clone()
+            });
+            modern.listed = Arc::clone(&server.listed);
+            Arc::new(modern)
+        }),
         sessions: Mutex::default(),
         next: AtomicU64::new(1),
     });
@@ -87,6 +98,17 @@ impl Front {
         (id, session)
     }
 
+    /// The server for a request: with `--both`, its version decides.
+    fn server(&self, headers: &HeaderMap) -> &Arc<Server> {
+        let is_modern = headers
+            .get(VERSION_HEADER)
+            .is_some_and(|version| version == MODERN);
+        match &self.modern {
+            Some(modern) if is_modern => modern,
+            _ => &self.server,
+        }
+    }
+
     /// Returns the session that the request names, or the status to respond with.
     fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, StatusCode> {
         let id = headers
@@ -105,7 +127,8 @@ async fn mcp_post(State(front): State<Arc<Front>>, headers: HeaderMap, body: Byt
     let method = frame.method.as_deref().unwrap_or_default();
     let is_request = frame.id.is_some() && frame.method.is_some();
     let mut opened = None;
-    let session = if front.server.options.era == Era::Modern {
+    let server = front.server(&headers);
+    let session = if server.options.era == Era::Modern {
         Arc::default()
     } else if method == "initialize" {
         let (id, session) = front.open();
@@ -122,7 +145,7 @@ async fn mcp_post(State(front): State<Arc<Front>>, headers: HeaderMap, body: Byt
     };
     *session.headers.lock() = described(&headers);
     let (sender, receiver) = unbounded_channel();
-    front.server.receive(&body, &Out::Channel(sender), &session);
+    server.receive(&body, &Out::Channel(sender), &session);
     if !is_request {
         return StatusCode::ACCEPTED.into_response();
     }

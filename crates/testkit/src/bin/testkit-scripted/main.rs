@@ -119,6 +119,9 @@ pub(crate) struct Options {
     /// Serve streamable HTTP at /mcp on this address instead of stdio.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<SocketAddr>,
+    /// With --http: speak both eras. Legacy and modern clients share only the list of tools.
+    #[arg(long, requires = "http", conflicts_with = "era")]
+    pub(crate) both: bool,
     /// Serve HTTP+SSE at /sse on this address instead of stdio.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "http")]
     pub(crate) sse_http: Option<SocketAddr>,

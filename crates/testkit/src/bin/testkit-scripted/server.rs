@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) options: Options,
     /// The number of listed tools `tool_N`, and the text that their descriptions begin with.
-    pub(crate) listed: Mutex<(usize, String)>,
+    pub(crate) listed: Arc<Mutex<(usize, String)>>,
     /// Requests to the client that wait for a response.
     pub(crate) waiting: Mutex<HashMap<String, mpsc::Sender<String>>>,
     pub(crate) next_request: AtomicU64,
@@ -108,7 +108,7 @@ impl Server {
         Self {
             answers: answers.unwrap_or_default(),
             client: Mutex::new("{}".to_owned()),
-            listed: Mutex::new((options.tools, options.description.clone())),
+            listed: Arc::new(Mutex::new((options.tools, options.description.clone()))),
             options,
             waiting: Mutex::default(),
             next_request: AtomicU64::new(1),
