@@ -26,6 +26,9 @@ struct Options {
     /// The protocol revision that the host speaks to the gateway.
     #[arg(long, value_name = "REVISION")]
     host: String,
+    /// The `era` in the server's entry.
+    #[arg(long, default_value = "auto")]
+    era: String,
     /// The server under the suite's control.
     url: String,
 }
@@ -39,7 +42,7 @@ async fn main() -> ExitCode {
         "type": "http",
         "url": options.url,
         "login": login(),
-        "toolwharf": { "maxConcurrency": 64 },
+        "toolwharf": { "maxConcurrency": 64, "era": options.era },
     }}});
     fs::write(&file, servers.to_string()).expect("a test can write a file");
     let settings = folder.path().join("toolwharf.toml");
