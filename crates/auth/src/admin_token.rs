@@ -65,8 +65,8 @@ fn read_token(path: &Path) -> anyhow::Result<Option<Arc<str>>> {
     }
 }
 
-/// Writes the token to a temporary file that only this user can read. Moving it into place is atomic, so nobody reads
-/// half a token.
+/// Writes the token to a temporary file that only this user can read. Moving it into place is atomic, so no
+/// process reads half a token.
 fn write_token(dir: &Path, token: &str) -> anyhow::Result<tempfile::NamedTempFile> {
     let written = || {
         let mut file = tempfile::NamedTempFile::new_in(dir)?;

@@ -27,7 +27,7 @@ use crate::{
 /// Interval between checks of the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What changes when a file is changed or replaced: its modification time, size, device and inode.
+/// The version of a file: its modification time, size, device and inode.
 type Stamp = Option<(SystemTime, [u64; 3])>;
 
 pub struct Live {

@@ -14,7 +14,7 @@ pub struct Variables<'a> {
     pub workspace: PathBuf,
 }
 
-/// What to do with an unknown form of `${…}`.
+/// The treatment of an unknown form of `${…}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     Keep,

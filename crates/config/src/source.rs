@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::keys::ENTRY_KEYS;
 
-/// Maximum number of places that are looked up in a file. Each one scans the text again, which would take very long in a
+/// Maximum number of line lookups in one file. Each one scans the text again, which would take very long in a
 /// large file full of problems.
 const MAX_PLACES: usize = 400;
 /// Maximum length of an excerpt, in characters. A minified file is a single line.
@@ -50,7 +50,7 @@ pub struct Source {
     pub path: PathBuf,
     pub text: String,
     syntax: Syntax,
-    /// How many more places are looked up.
+    /// The number of lookups that are left.
     places_left: Cell<usize>,
 }
 

@@ -279,7 +279,7 @@ impl Server {
         self.pinned.keeps_back(tool)
     }
 
-    /// Which of its tools are offered.
+    /// The choice of the tools that are offered.
     #[must_use]
     pub fn tool_choice(&self) -> Arc<ToolChoice> {
         self.tool_choice.load_full()

@@ -124,7 +124,7 @@ pub enum Last {
     Failed,
 }
 
-/// What the database knows about a server.
+/// The state of a server in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The current state, for people and other programs.
@@ -677,7 +677,7 @@ impl State {
         })
     }
 
-    /// What to save, if it has changed.
+    /// The state to save, if it has changed.
     fn to_save(&self) -> Option<Saved> {
         if self.is_new() {
             return None;

@@ -1,6 +1,6 @@
 //! Messages from servers that break the rules of JSON-RPC, but whose meaning is clear.
 //!
-//! [`Frame::parse`] always comes first; only text that it refuses, and errors, are looked at again. A response is accepted
+//! [`Frame::parse`] always comes first; this module handles only text that it refuses, and errors. A response is accepted
 //! without `jsonrpc`, with its id as a string or as `4.0`, with `null` for absent members, after a byte order mark, or as
 //! the only element of an array. A malformed error becomes a valid one that keeps the server's text.
 //!
@@ -16,7 +16,7 @@ use crate::{
 };
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// Positions in a line at which a message is looked for. Bounds the time that a hostile line can take.
+/// Maximum number of positions in a line at which a message may begin. Bounds the time that a hostile line can take.
 const MAX_CANDIDATES: usize = 8;
 
 /// Parses one message from a server. `asked` is the request that the text answers, if the transport shows that (an HTTP
@@ -138,7 +138,7 @@ mod tests {
             let text = text.replace("\\u{feff}", "\u{feff}");
             let frame = parse(text.clone().into(), 16, None).expect(&text);
             assert_eq!(frame.text(), expect, "{text}");
-            // What was built is what would have been parsed.
+            // The frame equals the one that parsing its text returns.
             let again = Frame::parse(frame.text().clone(), 16).expect(expect);
             assert_eq!((again.id(), again.body()), (frame.id(), frame.body()));
         }

@@ -84,7 +84,7 @@ pub struct ServerSpec {
     pub secrets: Secrets,
 }
 
-/// Which tools of a server are offered.
+/// The choice of the tools of a server that are offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolChoice {
     /// The tools that are offered. `None`: all.

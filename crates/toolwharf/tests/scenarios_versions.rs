@@ -200,7 +200,7 @@ async fn u14_a_server_of_both_eras_is_addressed_in_the_clients_era() {
     }
 }
 
-/// A legacy conversation that nobody uses ends. The next call opens another one.
+/// An unused legacy conversation ends. The next call opens another one.
 #[tokio::test]
 async fn u14_an_unused_conversation_ends() {
     let setup = Setup::new().settings("[limits]\nserver_idle = \"1s\"\n");

@@ -427,7 +427,7 @@ impl<'e> Entry<'e> {
             let Some(prop) = entry.get(key) else {
                 continue;
             };
-            // Other clients may write anything into keys of their own.
+            // Other clients may use such a key for something else.
             let is_ours = ENTRY_KEYS.contains(key);
             if is_ours || matches!(prop.value, Value::BooleanLit(_)) {
                 enabled &= self.boolean(entry, key).is_none_or(|value| value == *is_on);

@@ -64,7 +64,7 @@ pub(crate) enum Failure {
     Call(CallError),
     Timeout {
         ms: u64,
-        /// What the server wrote meanwhile that was not a message.
+        /// Text other than messages that the server wrote during the call.
         printed: Option<String>,
     },
     /// Rejected without waiting.

@@ -88,7 +88,7 @@ async fn skills_of(
             .await
             .map_err(|_| RpcError::internal(late()))?;
         let page = match page {
-            // The list begins anew in the new session.
+            // The list starts from its first page in the new session.
             Err(lost @ CallError::SessionExpired) if std::mem::take(&mut again) => {
                 let fresh = server.reconnected(&connection, deadline).await;
                 connection = fresh.ok_or_else(|| failed(lost))?;

@@ -1,4 +1,4 @@
-//! Whether the TypeScript client can compile a tool's `outputSchema`.
+//! Checks whether the TypeScript client can compile a tool's `outputSchema`.
 //!
 //! SDK 1.x compiles all of them with Ajv (`strict: false, validateSchema: false`) when it lists tools, and rejects the whole
 //! list if one of them fails. The check is stricter than Ajv where an exact one would need a JavaScript engine.

@@ -431,7 +431,7 @@ fn is_time(text: &str) -> bool {
 }
 
 /// The text with U+FFFD in place of escapes of half a surrogate pair. JSON allows them, but the Python client does not.
-/// `None` if there are none.
+/// `None` without any.
 fn without_lone_surrogates(text: &Bytes) -> Option<Bytes> {
     let unit = |at: usize| {
         let escape = text.get(at..at + 6)?.strip_prefix(b"\\u")?;

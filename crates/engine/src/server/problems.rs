@@ -1,4 +1,4 @@
-//! What a server does not offer, and why: for callers that miss something, and for operators.
+//! The missing parts of a server's offer, with reasons, for callers and operators.
 
 use std::sync::Arc;
 

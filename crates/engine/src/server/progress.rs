@@ -1,4 +1,4 @@
-//! How long lists wait for servers in their first start.
+//! The time for which lists wait for servers in their first start.
 
 use std::{sync::Arc, time::Duration};
 

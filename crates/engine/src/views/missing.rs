@@ -1,4 +1,4 @@
-//! What a view lacks because servers are not there, and how callers learn about it.
+//! The servers that are missing in a view, and the reports about them to callers.
 
 use std::sync::Arc;
 

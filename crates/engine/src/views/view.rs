@@ -443,7 +443,7 @@ impl View {
             )
     }
 
-    /// What a single view's server says about itself to clients of this era.
+    /// The description that a single view's server gives of itself to clients of this era.
     fn only_info(&self, era: Era) -> Option<mcp::client::ServerInfo> {
         let server = self.servers.first().filter(|_| self.is_single())?;
         server.info(era)

@@ -123,7 +123,7 @@ async fn a_call_that_times_out_says_what_was_printed() {
         reply.says("what it wrote during the call besides messages: ");
         reply.says(shown);
     }
-    // What was written in an earlier call is not shown.
+    // The error does not contain output of an earlier call.
     let world = writing(Era::Legacy).await;
     let client = world.legacy().await;
     let text = format!("before\n{{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{CONTENT}}}\n");

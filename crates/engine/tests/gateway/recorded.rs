@@ -133,7 +133,7 @@ pub(crate) async fn left(world: &World, name: &str) -> String {
     row.unwrap().status
 }
 
-/// The row shows the current status. The next start of the gateway needs the state that is saved besides.
+/// The row shows the current status. The next start of the gateway uses the other state, which is saved separately.
 #[tokio::test]
 async fn h08_the_row_says_how_a_server_was_left() {
     use RestartPolicy::{Always, No};

@@ -56,7 +56,7 @@ fn h09_the_policies_are_dockers() {
     }
 }
 
-/// The saved status is the current one. What the next start of the gateway needs is saved separately.
+/// The saved status is the current one. The state for the next start of the gateway is saved separately.
 #[test]
 fn h01_the_saved_status_is_the_current_one() {
     let mut story = Story::new(RestartPolicy::UnlessStopped);

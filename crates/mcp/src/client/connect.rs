@@ -299,7 +299,7 @@ mod tests {
         (why.to_string(), ended.elapsed())
     }
 
-    /// New calls fail at once. A call in flight is told the exit code, if that is known in time.
+    /// New calls fail at once. The error of a call in flight contains the exit code, if that is known in time.
     #[tokio::test(start_paused = true)]
     async fn h09_a_call_in_flight_is_told_the_exit_code() {
         let closed = "the server closed its output";

@@ -161,7 +161,7 @@ impl Duplex {
         (!self.refuse(&invalid)).then_some(invalid.text)
     }
 
-    /// What the server wrote besides messages.
+    /// Text other than messages that the server wrote.
     pub(crate) fn printed(&self) -> &Printed {
         &self.shared.printed
     }

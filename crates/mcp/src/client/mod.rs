@@ -313,7 +313,7 @@ impl Client {
         }
     }
 
-    /// What the server wrote besides messages at `start` or later, shortened, if its messages share one channel.
+    /// Text other than messages that the server wrote at `start` or later, shortened, if its messages share one channel.
     #[must_use]
     pub fn printed_since(&self, start: Instant) -> Option<String> {
         match &self.inner.link {

@@ -1,4 +1,4 @@
-//! What a server wrote besides messages: its last few lines, for the error of a call that timed out.
+//! The last few lines of a server that were not messages, for the error of a call that timed out.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ impl Printed {
         self.0.lock().unfinished = line;
     }
 
-    /// The lines written at `start` or later, each in backticks. `None` if there are none.
+    /// The lines written at `start` or later, each in backticks. `None` without any.
     pub(crate) fn since(&self, start: Instant) -> Option<String> {
         let lines = self.0.lock();
         let all = lines.ended.iter().chain(&lines.unfinished);

@@ -347,8 +347,8 @@ fn hosts(network: &Network) -> Vec<u8> {
     hosts
 }
 
-/// Tells Node.js and Go how much memory they may use, because they size their heaps by the host's memory. What the
-/// entry sets itself is kept.
+/// Tells Node.js and Go how much memory they may use, because they size their heaps by the host's memory. Variables in
+/// the entry take precedence.
 fn hint_memory(env: &mut BTreeMap<String, String>, limit: u64) {
     let node = env.entry("NODE_OPTIONS".to_owned()).or_default();
     // V8 accepts both spellings.

@@ -445,7 +445,7 @@ impl Exchange {
         }
     }
 
-    /// The error for a response with a success status that is no answer.
+    /// The error for a response that has a success status and answers nothing.
     fn unacceptable(&self, core: &Core, why: &str, text: &[u8]) -> CallError {
         let media = match &self.content_type {
             Some(media) => {

@@ -18,7 +18,7 @@ use crate::{
 const MAX_SEARCHED_BYTES: usize = 4096;
 /// Nesting of an error response.
 const MAX_DEPTH: usize = 64;
-/// Codes without a meaning of their own that servers give to an unknown session with status 200.
+/// Generic codes with which servers report an unknown session under status 200.
 const SESSION_CODES: [i64; 3] = [-32001, -32000, INVALID_REQUEST];
 /// Codes of errors that only a handler sends.
 const HANDLER_CODES: [i64; 4] = [
@@ -124,7 +124,7 @@ const QUALIFIERS: [&str; 39] = [
     "without",
     "your",
 ];
-/// What is said of a lost session, before and after the word.
+/// Words about a lost session, before and after the word `session`.
 const BEFORE: [&str; 16] = [
     "invalid",
     "unknown",
@@ -166,7 +166,7 @@ const AFTER: [&str; 18] = [
 /// Words between them and "session".
 const MAX_BEFORE: usize = 4;
 const MAX_AFTER: usize = 12;
-/// What is said of a missing `initialize`.
+/// Phrases about a missing `initialize`.
 const INITIALIZE: [&str; 7] = [
     "before initialize",
     "before initialization",
@@ -185,7 +185,7 @@ const NOT_INITIALIZED: [&str; 7] = [
     "not yet initialised",
     "uninitialized",
 ];
-/// What is not initialized then. Anything else belongs to the handler.
+/// The possible subjects of "not initialized". Any other subject belongs to the handler.
 const INITIALIZED: [&str; 7] = [
     "server",
     "mcp",
