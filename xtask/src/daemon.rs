@@ -69,7 +69,7 @@ pub(crate) fn supervise(cmd: Cmd, interrupted: &AtomicBool) -> Result<ExitCode> 
     Ok(exit_code(status))
 }
 
-/// The command's exit code, or the one that a shell uses for a death by signal.
+/// The command's exit code or, if a signal killed the command, 128 plus the signal's number, as in shells.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))

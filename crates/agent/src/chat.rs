@@ -92,7 +92,7 @@ pub(crate) async fn run(
     ended
 }
 
-/// The tools for the turn. If they take long, an event names the servers that the turn waits for.
+/// The tools for the turn. If listing them takes long, an event names the servers that the turn waits for.
 async fn registry(agent: &Agent, out: &Out) -> Result<ToolNames, ServersError> {
     let mut getting = pin!(agent.registry());
     let patience = agent.config.quiet_wait;

@@ -251,7 +251,7 @@ pub(crate) fn read(
         end = text.ceil_char_boundary(start + 1);
     }
     let rest = match end < text.len() {
-        true => format!("read on at the offset {end}"),
+        true => format!("to read on, use the offset {end}"),
         false if text.len() < result.whole => "the rest was not kept".to_owned(),
         false => "this is the end".to_owned(),
     };

@@ -20,7 +20,7 @@ pub struct Server {
     /// The name of a server of the configuration file. For other servers, an id that is never reused.
     pub id: String,
     pub name: String,
-    /// The full name in the configuration file, if that cannot be a `name`, or a name for display.
+    /// The key in the configuration file, if it cannot be a `name`. Otherwise the entry's display name, if it has one.
     pub label: Option<String>,
     /// The project that owns it.
     pub project: Option<String>,
@@ -57,7 +57,7 @@ pub struct Server {
     /// change the server, and not for servers of the configuration file.
     #[schema(schema_with = schema::optional_object)]
     pub config: Option<Value>,
-    /// `always`, `on-failure`, `unless-stopped` or `no`. `null`: the default for this kind of server.
+    /// `always`, `on-failure`, `unless-stopped` or `no`. `null`: not set, which means `always`.
     pub restart_policy: Option<String>,
     pub max_concurrency: u32,
     pub call_timeout_ms: u64,

@@ -1,6 +1,6 @@
 //! Checks the claims of a token (issuer, audience, time and scopes; RFC 9068, section 4) and maps them to a principal.
 //!
-//! Pure: the signature was checked before, or the issuer confirmed the token.
+//! Does no I/O. The caller has already checked the token's signature, or had the issuer confirm the token.
 
 use std::{collections::BTreeMap, sync::Arc};
 

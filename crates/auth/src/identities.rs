@@ -19,8 +19,8 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 const STALE: &str =
     "the database does not answer, and the key may have been revoked on another replica";
 
-/// Keys, tokens of configured issuers, and browser sessions. When the last of a principal's credentials has ended, its
-/// open sessions and streams are closed.
+/// Keys, tokens of configured issuers, and browser sessions. When a principal has no valid credential left, the
+/// principal's open sessions and streams are closed.
 pub struct Identities {
     pub keys: Arc<Keys>,
     pub tokens: Tokens,
@@ -191,7 +191,7 @@ impl Identities {
         self.ended.next().await
     }
 
-    /// Keeps the keys of issuers up to date and ends what has expired, in a loop.
+    /// Refreshes the issuers' keys, and ends expired tokens and browser sessions, in a loop.
     pub async fn follow(&self) {
         let expiry = async {
             let mut tick = tokio::time::interval(EXPIRY_INTERVAL);

@@ -168,7 +168,7 @@ impl Hosting {
             {
                 Ok(sealed) => sealed,
                 Err(why) => {
-                    tracing::error!(server = %row.name, id = row.id, "cannot host the server: its variables are invalid: {why}");
+                    tracing::error!(server = %row.name, id = row.id, "cannot host the server, because its variables are invalid: {why}");
                     continue;
                 }
             };

@@ -72,9 +72,9 @@ type EndAllAt = Box<dyn Fn(Option<u64>) + Send + Sync>;
 
 /// Why this replica does not have a lease.
 pub enum NotTaken {
-    /// Another replica has it.
+    /// Another replica has the lease.
     By(Box<ReplicaRow>),
-    /// No replica has it, or the database does not respond.
+    /// No replica has the lease, or the database does not respond.
     No(String),
 }
 
@@ -429,9 +429,9 @@ impl Replica {
         Ok(leases.iter().map(|lease| lease.fence).collect())
     }
 
-    /// Returns the replica that takes over these sessions; all replicas agree on it. If no replica has this role, or
-    /// only `from`, which this replica cannot reach, then this replica takes the role. The role is a lease whose loss
-    /// stops nothing. `None`: the database does not respond, or this replica is lost.
+    /// Returns the heir of these sessions, which is the replica that continues them. All replicas agree on the heir. If
+    /// the role is free, or held by `from`, which this replica cannot reach, then this replica becomes the heir. The
+    /// role is a lease, but losing it stops no work. `None`: the database does not respond, or this replica is lost.
     pub async fn heir(&self, sessions: &str, from: Option<&str>) -> Option<String> {
         let name = format!("sessions:{sessions}");
         let agreed = self.store.lease_agree(&name, &self.id(), from).await;

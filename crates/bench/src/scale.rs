@@ -80,7 +80,7 @@ fn print_costs(costs: &Costs) {
             costs.batch * 1e6,
             "µs of database CPU time",
         ),
-        ("a record in it, begun or ended", costs.row * 1e6, "µs"),
+        ("each record, begun or ended", costs.row * 1e6, "µs"),
         ("a replica without calls", costs.idle * 1e6, "µs per second"),
         ("connections of a replica", costs.connections, ""),
         ("log", costs.log, "bytes per call"),
@@ -101,7 +101,7 @@ fn print_limits(costs: Costs) {
         MAX_ADDED_SECONDS * 1e3
     );
     println!(
-        "  replicas  connections  cores  idle  most calls/s  processors then  disk then  records a batch  added then, middle"
+        "  replicas  connections  cores  idle   max calls/s          CPU use   disk use    records/batch      median wait"
     );
     for replicas in FLEET_SIZES {
         for cores in DATABASE_CORES {

@@ -244,7 +244,8 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Sets all switches that the entry has, those of other clients too. Without one, adds `disabled`.
+    /// Sets every switch that the entry has (`disabled`, `enabled` and the like), including those of other clients. If
+    /// it has none, adds `disabled`.
     ///
     /// # Errors
     /// If the server does not exist.

@@ -136,8 +136,8 @@ fn appended<'e>(
     Some([&text[..at], &new, &text[at..]].concat())
 }
 
-/// Removes members from an object that has more than `min` members. `None` if it has `min` or fewer, or if no member is
-/// to be removed.
+/// Removes members from an object that has more than `min` members. `None` if the object has at most `min` members, or
+/// if it has none of those to remove.
 fn remove_from(
     text: &str,
     container: &[&str],

@@ -15,7 +15,7 @@ static SCHEMAS: LazyLock<Value> = LazyLock::new(|| {
     complete(&mut schemas);
     schemas
 });
-/// The options that registrations have, too.
+/// The keys under `toolwharf` that registrations also have.
 const REGISTERED_OPTIONS: [&str; 3] = ["callTimeoutMs", "startTimeoutMs", "maxConcurrency"];
 /// The keys of an entry, in the format that all clients share.
 pub(crate) static ENTRY_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {

@@ -36,8 +36,8 @@ pub(crate) fn name(spec: &mut ServerSpec) {
     }
 }
 
-/// Reads the settings of a sandbox. `limits_key` names the object with its limits. `provider`, `show` and `hide` are in
-/// that object, or, in a registration, beside it.
+/// Reads the settings of a sandbox. `limits_key` names the object with its limits. In an entry, that object also
+/// contains `provider`, `show` and `hide`; in a registration, these three keys are next to the object.
 pub fn sandbox(reader: &mut Reader<'_>, limits_key: &str, is_image: bool, sandbox: &mut Sandbox) {
     ports(reader, sandbox);
     volumes(reader, sandbox);

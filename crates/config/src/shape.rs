@@ -24,7 +24,7 @@ use serde_json::Value as Json;
 use super::problem::Problem;
 use super::source::Source;
 
-/// The key paths of containers, outermost key first.
+/// The key paths of containers (objects that hold the servers of a file), outermost key first.
 pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["mcpServers"],
     &["servers"],
@@ -34,14 +34,14 @@ pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["mcp", "servers"],
 ];
 
-/// Lists of servers that are switched off, outside of their entries: of Gemini CLI, Claude Code and Witsy.
+/// Lists that switch servers off, outside of the entries: those of Gemini CLI, Claude Code and Witsy.
 const EXCLUDED: &[&[&str]] = &[
     &["mcp", "excluded"],
     &["excludeMCPServers"],
     &["disabledMcpServers"],
     &["disabledMcpjsonServers"],
 ];
-/// Lists of servers of which all others are switched off: of Gemini CLI.
+/// Lists of Gemini CLI that switch off all servers that are not in the list.
 const ALLOWED: &[&[&str]] = &[&["mcp", "allowed"], &["allowMCPServers"]];
 
 /// Maximum number of reported problems. Users would not read more.
@@ -62,18 +62,18 @@ pub(crate) const PARSE_OPTIONS: ParseOptions = ParseOptions {
 
 /// A server in a file.
 pub(crate) struct Found<'o, 'a> {
-    /// The key of its entry, or in a list its `name`. A list item without one gets its position.
+    /// The key of its entry, or in a list its `name`. For a list item without a `name`, its position.
     pub key: Cow<'o, str>,
     /// The place of the key.
     pub at: Range<usize>,
     pub value: &'o Value<'a>,
-    /// False: it is an item of a list, without a `name`.
+    /// False for an item of a list without a `name`.
     pub is_named: bool,
-    /// A list of the file, outside of the entry, switches it off.
+    /// True if a list in the file, outside of the entry, switches the server off.
     pub is_off: bool,
 }
 
-/// Calls `visit` with each server, in file order. `problems` are those of the file as a whole.
+/// Calls `visit` with each server, in file order. `problems` gets the problems of the file as a whole.
 pub(crate) fn servers(
     source: &Source,
     problems: &mut Vec<Problem>,
@@ -134,7 +134,7 @@ pub(crate) type Content = (Json, Vec<Listed>);
 pub(crate) struct Listed {
     pub key: String,
     pub entry: Json,
-    /// A list of the file, outside of the entry, switches it off.
+    /// True if a list in the file, outside of the entry, switches the server off.
     pub is_off: bool,
 }
 

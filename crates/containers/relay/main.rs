@@ -191,7 +191,7 @@ impl Relay {
             let connection = &mut self.connections[number];
             match kind {
                 OPEN => connection.open(value),
-                // The connection ended before the gateway knew.
+                // The gateway sent this frame before it learned that the connection had ended.
                 _ if connection.socket == 0 => {}
                 DATA => connection.take(&self.input[body..body + length]),
                 CREDIT => connection.credit += usize::from(value),

@@ -139,11 +139,11 @@ pub struct Flaw {
 /// What happens to a definition with a flaw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Views of several servers show it in a repaired form.
+    /// Views of several servers show the definition in a repaired form.
     Repaired,
-    /// Only the view of its server shows it.
+    /// Only the view of the server alone shows the definition.
     LeftOut,
-    /// No view shows it.
+    /// No view shows the definition.
     Refused,
 }
 
@@ -339,7 +339,7 @@ impl Catalog {
     }
 }
 
-/// Returns whether a tool (JSON text) has a view (MCP Apps).
+/// Returns whether a tool (JSON text) has an App (MCP Apps).
 pub(crate) fn has_view(tool: &[u8]) -> bool {
     Finder::new("esourceUri").find(tool).is_some()
         && Object::of(tool)

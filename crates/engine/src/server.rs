@@ -116,7 +116,7 @@ pub struct Server {
     qualified_uri_prefix: String,
     /// [`Server::want`]
     pub(crate) wanted: Notify,
-    /// How it begins. Unset: the server starts when it is first wanted.
+    /// How the server begins. Unset: the server starts when it is first wanted.
     pub(crate) begin: OnceLock<Begin>,
     /// The previous declaration of the same server. That declaration must have stopped before this one starts.
     pub(crate) before: Mutex<Option<Weak<Server>>>,
@@ -395,7 +395,8 @@ impl Server {
         }
     }
 
-    /// Marks the first start as ended. Wakes the tasks that wait for this, since it is not part of the state.
+    /// Marks the first start as ended. Also wakes the tasks that wait for this, since setting the mark does not change
+    /// the watched state.
     pub(crate) fn settle(&self) {
         self.mark_settled();
         self.state.send_modify(|_| {});
@@ -530,7 +531,7 @@ impl Server {
         self.spec.redact_also(text, &issued)
     }
 
-    /// Notes an instance's access token for redaction.
+    /// Adds an instance's access token to the secrets that are redacted.
     pub(crate) fn hide_token(&self, connection: &Connection) {
         let Some(issued) = &connection.issued else {
             return;
@@ -634,7 +635,7 @@ impl Server {
         }
     }
 
-    /// Takes a place among the calls in flight, or in the line for one, without waiting.
+    /// Takes a place among the calls in flight or, if all are taken, in the waiting line. Does not wait.
     ///
     /// # Errors
     /// [`Unavailable::Busy`]: the line is full.

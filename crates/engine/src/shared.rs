@@ -1,7 +1,7 @@
 //! State shared by the engine's tasks: the servers, their views, and the listeners.
 //!
-//! Invariant: a view is rebuilt by the task that makes a change, under a lock that calls do not take if they find their
-//! view.
+//! Invariant: the task that makes a change also rebuilds the views, while it holds a lock. A call takes this lock only
+//! if its view does not exist yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -52,15 +52,15 @@ pub(crate) struct Shared {
     /// Set if other gateways may run the same servers.
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) over: CancellationToken,
-    /// Cancelled when nothing may be launched any longer.
+    /// Cancelled when shutdown begins. After that, nothing is launched.
     pub(crate) closing: CancellationToken,
-    /// When the last server has to be gone after shutdown begins.
+    /// Deadline for the exit of all servers. Set when shutdown begins.
     pub(crate) stop_by: OnceLock<Instant>,
     /// Removed servers that may not have stopped yet.
     parting: Mutex<BTreeMap<ServerKey, Weak<Server>>>,
     fleet: ArcSwap<Fleet>,
     views: ArcSwap<HashMap<Scope, Arc<View>>>,
-    /// Held while the fleet or views are changed. Not taken by calls that find their view.
+    /// Held while the fleet or the views are changed. A call takes it only if its view does not exist yet.
     publishing: Mutex<()>,
     running: TaskTracker,
     /// Tasks that save data to the store.
@@ -183,7 +183,7 @@ impl Shared {
         outcome
     }
 
-    /// Rebuilds every view that `concerns` selects, and notes these lists as changed for the announcer.
+    /// Rebuilds every view that `concerns` selects, and tells the announcer that the lists in `kinds` have changed.
     pub(crate) fn publish(&self, kinds: &[ListKind], concerns: impl Fn(&Scope) -> bool) {
         {
             let _one_at_a_time = self.publishing.lock();
@@ -199,8 +199,8 @@ impl Shared {
                 if !concerns(scope) {
                     return true;
                 }
-                // The view over all projects is rebuilt on demand: it is large, rarely used, and changes with each of
-                // very many servers.
+                // The view over all projects is rebuilt on demand: it is large, rarely used, and changes whenever one
+                // of its many servers changes.
                 if scope.project.is_none() && !fleet.projects.is_empty() {
                     return false;
                 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const MAX_READ_GAP: Duration = Duration::from_secs(9);
 /// Maximum time from the first to the last byte of a request. With the timer's delay, this stays below one minute.
 const MAX_READ_TIME: Duration = Duration::from_secs(58);
-/// Time limit for a connection above the limit to send its administrator's key.
+/// The [`MAX_READ_GAP`] of a connection above the connection limit. Such a connection must send an administrator's key.
 const RESERVED_READ_GAP: Duration = Duration::from_secs(2);
 /// Maximum idle time between requests, normally and when few more connections are allowed.
 const MAX_IDLE: Duration = Duration::from_secs(10 * 60);
@@ -75,7 +75,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// State of a connection opened at `now`. `reserved`: it is above the limit.
+    /// State of a connection opened at `now`. `reserved`: the connection is above the connection limit.
     pub(super) fn new(now: Instant, reserved: bool) -> Self {
         let stalled = if reserved {
             RESERVED_READ_GAP

@@ -66,8 +66,8 @@ const SESSION_PARTS: u8 = 8;
 const HEIR_TTL: Duration = Duration::from_secs(5);
 /// Interval between updates of the list of replicas.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to wait for the answer of a replica that left the list. A leaving replica still answers the requests that
-/// were on their way, and stays for three times as long ([`Peers::linger`]).
+/// Maximum wait for the response of a replica that left the list. A leaving replica still answers the requests that
+/// were already sent to it, and keeps running for three times this long ([`Peers::linger`]).
 const LAST_ANSWER_TIMEOUT: Duration = LIST_INTERVAL;
 /// Minimum time between two updates when a replica is not in the list.
 const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);

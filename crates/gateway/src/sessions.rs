@@ -76,7 +76,7 @@ fn start(id: &str) -> &str {
 #[derive(Default)]
 struct Own {
     count: usize,
-    /// Session ids, the one examined longest ago first. Some may have ended.
+    /// Session ids in the order in which they were last examined, oldest first. Some of the sessions may have ended.
     ids: VecDeque<SessionId>,
 }
 
@@ -137,8 +137,8 @@ impl All {
         self.remove(&id)
     }
 
-    /// Makes room for one more session of the principal, with `limit` sessions in total. Returns the session that has
-    /// to end for it, if any; `None` if none can end.
+    /// Makes room for one more session of the principal, with at most `limit` sessions in total. `Some(None)`: there is
+    /// room. `Some(Some(…))`: this session has to end first. `None`: no session can end.
     fn make_room(&mut self, principal: &str, limit: usize) -> Option<Option<Entry>> {
         let held = self.holds(principal);
         if fair_share(held, self.by_id.len(), limit) {
@@ -157,8 +157,8 @@ impl All {
 }
 
 impl Sessions {
-    /// Adds a session. Returns the session that has to end for it, if any; `None` without room, or if the session is
-    /// known already.
+    /// Adds a session. `Some(None)`: there was room. `Some(Some(…))`: this session has to end for it. `None`: no
+    /// session can end, or the session is already known.
     pub(super) fn add(
         &self,
         gateway: &Gateway,

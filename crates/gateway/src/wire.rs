@@ -23,8 +23,8 @@ use super::{
     patience::{Phase, Progress},
 };
 
-/// Minimum size of a piece of a response that is charged. Smaller pieces are not: a connection holds only one at a
-/// time.
+/// Response pieces of at least this size are charged to the [`Account`]. Smaller pieces are not charged, because a
+/// connection holds only one of them at a time.
 const MIN_CHARGED_BYTES: usize = 4 << 10;
 
 pub(crate) struct Wire {
@@ -155,7 +155,7 @@ impl Drop for AtWork {
     }
 }
 
-/// The body of a response. Its connection is busy until it is sent.
+/// The body of a response. The connection is busy until the body is sent.
 pub(crate) struct Download {
     body: Body,
     at_work: AtWork,

@@ -117,7 +117,8 @@ pub struct Plan {
     /// True if the entry requests access to all hosts. That is granted only for the built-in catalogue.
     pub(super) wants_all: bool,
     pub(super) is_open: bool,
-    /// True if the entry's registry is on this machine. Then the servers that it lists may be on this machine, too.
+    /// True if the entry's registry is on this machine. The servers listed by such a registry may also be on this
+    /// machine.
     pub(super) may_be_local: bool,
 }
 
@@ -355,7 +356,7 @@ impl Plan {
         }
     }
 
-    /// The network access of its sandbox, in the format of entries.
+    /// The network access of the sandbox, in the format of entries.
     pub(super) fn reaches(&self) -> Value {
         match (self.is_launched() && !self.is_open, self.network.as_slice()) {
             (false, _) => "open".into(),

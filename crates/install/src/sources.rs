@@ -335,7 +335,7 @@ impl Catalogue {
         plans
     }
 
-    /// Removes unused bundles: `only` this one, or all except the most recently used.
+    /// Removes unused bundles: the bundle `only`, or all except the most recently used ones.
     pub async fn prune_bundles(&self, used: String, only: Option<String>) {
         let bundles = self.bundles.clone();
         let pruned = spawn_blocking(move || match only {

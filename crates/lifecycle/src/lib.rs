@@ -83,8 +83,8 @@ pub enum Phase {
     Unresponsive,
     /// Nothing runs. The server is started at this time.
     Backoff { until: Instant },
-    /// Nothing runs. The server failed to start too often, so no attempt is made until this time. After that, a caller
-    /// who needs the server triggers one.
+    /// Nothing runs. The server failed to start too often, so it is not started until this time. After that, the next
+    /// caller that needs the server triggers an attempt.
     Unavailable { until: Instant },
     /// Nothing runs, and waiting alone does not help. `until`: time of the next check, if a check may help.
     Blocked { until: Option<Instant> },
@@ -151,7 +151,7 @@ pub enum Event {
     Boot {
         last: Last,
     },
-    /// A caller needs it.
+    /// A caller needs the server.
     Wanted,
     StartRequested,
     StopRequested {
@@ -208,7 +208,7 @@ pub enum Action {
         at: Instant,
     },
     CancelTimer,
-    /// Store this. Comes first, since later actions may be cut short.
+    /// Save the server's state. Comes first, since later actions may be cut short.
     Save(Saved),
     /// Log this note, and record it as an event of the server.
     Record(Note),
@@ -376,7 +376,8 @@ impl Step {
             (Starting { .. } | Running { .. } | Unresponsive, Event::Ended { cause, answered }) => {
                 self.fell(cause, answered)
             }
-            // A gateway may report only later which gateways are behind it. It is then refused while it runs.
+            // A server that is a gateway may report only later which gateways are behind it. Such a server is refused
+            // although it already runs.
             (Running { .. } | Unresponsive, Event::Refused { why, again }) => {
                 self.blocked(why, again)
             }

@@ -36,7 +36,7 @@ pub struct Free {
 /// The ends that are followed by a free restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earned {
-    /// All, up to the maximum. A server that has waited once waits each time until it is stable.
+    /// All ends, up to the maximum. Once a server has had to wait, all its restarts wait until it is stable again.
     Always,
     /// The end of an instance that had responded since its launch.
     Answered,

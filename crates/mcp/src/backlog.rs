@@ -4,7 +4,8 @@
 //! to an [`Account`] per connection or session. When the accounts together exceed the limit, the slowest clients are
 //! cut off first: those with the highest product of waiting bytes and time since they last read anything.
 //!
-//! Deliberately absent: what a cut-off does. The owner of an account checks [`Account::is_cut`] or is woken.
+//! Deliberately absent: disconnecting a client. The owner of its account does that, when it sees [`Account::is_cut`] or
+//! is woken.
 
 use std::{
     collections::HashMap,
@@ -20,7 +21,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// An account is considered for a cut-off once it has held this many bytes.
+/// An account can be cut off only after it has held this many bytes.
 const MIN_LISTED_BYTES: usize = 16 << 10;
 
 #[derive(Debug)]

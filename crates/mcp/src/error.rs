@@ -76,8 +76,9 @@ impl RpcError {
         out
     }
 
-    /// Reads an error object. If it is malformed, its text is kept: a string instead of an object, or any text instead
-    /// of `message`, becomes the message, and an error that is not shown completely becomes `data`.
+    /// Reads an error object. The text of a malformed error is kept. A string instead of an object becomes the message.
+    /// Without a message, an excerpt of the text becomes the message. An object without a valid `code` becomes `data`,
+    /// unless it contains `data`.
     #[must_use]
     pub fn from_json(raw: &[u8]) -> Self {
         let object = json::Object::of(raw);

@@ -262,7 +262,8 @@ impl<'a> Ladder<'a> {
             let climbs = |(rung, name): &(Rung, String)| match (rung, count[name.as_str()]) {
                 (Rung::OnlyHash, _) | (_, (1, _)) => false,
                 (Rung::Native, _) => true,
-                // Climbs unless it clashes with a native name, which climbs instead.
+                // A name on another rung climbs only if none of the names that it clashes with is native: otherwise the
+                // native name climbs.
                 (_, (_, native)) => native == 0,
             };
             let clashing: Vec<usize> = (0..self.places.len())

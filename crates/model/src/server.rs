@@ -49,7 +49,7 @@ pub enum Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
     pub name: ServerName,
-    /// Its full name in its file, if that cannot be a `name`, or a name for display.
+    /// The key in the configuration file, if it cannot be a `name`. Otherwise the entry's display name, if it has one.
     pub label: Option<String>,
     /// The source of this configuration.
     pub declared: Declared,
@@ -72,9 +72,10 @@ pub struct ServerSpec {
     pub projects: BTreeSet<ProjectId>,
     /// Why the server cannot be started or reached, such as a secret that is not set.
     pub unusable: Option<String>,
-    /// True: it starts only at its first use. `None`: decided by its kind and the settings.
+    /// True: the server starts only at its first use. `None`: the default for this kind of server (file, project or
+    /// registered) and the settings decide.
     pub lazy: Option<bool>,
-    /// The action when it exits. `None`: decided by its kind.
+    /// The action when the server exits. `None`: [`RestartPolicy::Always`].
     pub restart: Option<RestartPolicy>,
     /// `None`: it is not pinged.
     pub heartbeat: Option<Heartbeat>,
@@ -257,7 +258,7 @@ impl ServerSpec {
         self.launch()?.sandbox()
     }
 
-    /// Looks up the login for its variables. Without one, the server is unusable.
+    /// Looks up the login for the variables of the server. The server becomes unusable if the login does not exist.
     pub fn resolve_login(&mut self, logins: &BTreeMap<String, Login>) {
         let Origin::Launch(launch) = &mut self.origin else {
             return;

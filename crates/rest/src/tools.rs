@@ -413,7 +413,7 @@ pub(super) async fn unset(
 
 /// The owner of a tool setting.
 enum Place {
-    /// The project, for a server that it sees.
+    /// A project. The setting applies to a server that the project sees.
     Project(ProjectId, ServerName),
     /// The server itself, which no project owns.
     All(Box<Target>),

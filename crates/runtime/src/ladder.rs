@@ -40,8 +40,8 @@ impl Ladder {
         }
     }
 
-    /// Applies a stop request that came after the leader's own exit. Returns whether its group must still be
-    /// terminated.
+    /// Applies a stop request that came after the leader exited by itself. Returns whether the leader's group must
+    /// still be terminated.
     pub(crate) fn catch_up(&mut self) -> bool {
         let stop = *self.requests.borrow();
         match (self.rung, stop) {

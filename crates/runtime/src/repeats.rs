@@ -1,7 +1,7 @@
 //! Limits repeated log lines.
 //!
-//! Events that others can cause without limit (a refused host, a call to a server that is down) are logged once per
-//! second and cause, with a count. The count appears in the next line about that cause.
+//! Events that others can cause without limit (a refused host, a call to a server that is down) are logged at most
+//! once per second for each cause, with a count. The count appears in the next line about that cause.
 
 use std::{
     collections::HashMap,

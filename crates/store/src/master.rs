@@ -14,7 +14,7 @@ use crate::{
     sql::{Key, execute, row, rows},
 };
 
-/// The name of the master key, and a value sealed with the key, to recognise the key.
+/// The name of the master key, and a value sealed with it, by which the key is recognised.
 #[derive(Clone, PartialEq, FromRow)]
 pub struct MasterRow {
     pub key_id: String,

@@ -201,8 +201,8 @@ impl Store {
     }
 }
 
-/// Servers that may already have a name: the query for one, the kind of object that needs the name, and the error if it
-/// is taken.
+/// How to check whether a name is taken: the query for a server with this name, the kind of object that needs the name,
+/// and the error if the name is taken.
 pub(crate) type Others = (&'static str, &'static str, &'static str);
 
 /// The hosted servers of the project.

@@ -1,6 +1,6 @@
 //! Shared test support: servers to test against, and clients to test with.
 //!
-//! Three servers are built beside this library. `testkit-conformance` is a well-behaved MCP server of both eras, built
+//! This crate also builds three servers. `testkit-conformance` is a well-behaved MCP server of both eras, built
 //! on the official SDK. `testkit-scripted` works on bare lines and misbehaves on demand. `testkit-llm` is a language
 //! model that follows a script ([`llm`]).
 //!

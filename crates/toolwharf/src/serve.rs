@@ -337,7 +337,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Returns the routes beside MCP: the REST API, the console, the sign-in pages and the metrics.
+    /// Returns the routes other than MCP: the REST API, the console, the sign-in pages and the metrics.
     fn site(&self, base: &Base, endpoint: &Endpoint, apps: Option<&str>) -> Arc<Site> {
         let is_local = endpoint.is_local(&base.config.settings);
         let fixed = endpoint.is_fixed.then(|| endpoint.url.clone());

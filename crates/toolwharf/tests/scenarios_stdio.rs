@@ -1,4 +1,4 @@
-//! `toolwharf stdio` beside `toolwharf serve` on one data directory: `stdio` is a client of the running gateway, in
+//! `toolwharf stdio` and `toolwharf serve` on the same data directory: `stdio` is a client of the running gateway, in
 //! both eras and both directions. Only one `serve` can use a data directory.
 
 mod common;
@@ -346,7 +346,7 @@ async fn u07_another_configuration_is_refused_and_may_stand_alone() {
     let said = run(with_other("")).await.code(1).err;
     let parts = ["--standalone", "other.json", "mcp.json", &gateway.url];
     checks::contains(said, &parts);
-    // An open call of the running gateway is not affected by processes that start beside it.
+    // An open call of the running gateway is not affected when further `stdio` processes start.
     let mut busy = gateway.legacy().await;
     let slow = begin_tool(&mut busy, "slow", json!({ "ms": 60_000 })).await;
     gateway.in_flight("one", 1, DEADLINE).await;

@@ -452,8 +452,8 @@ impl Open {
     }
 }
 
-/// The arguments that a model wrote, as an object. Anything else is wrapped in one, so that the model sees its own text
-/// in the replay.
+/// The arguments that a model wrote, as an object. Text that is not an object is wrapped in one, so that the model sees
+/// it again in the replay.
 pub(super) fn arguments(text: &str) -> (Raw, Option<BadArguments>) {
     let why = match text.trim() {
         "" => return (Raw::empty_object(), None),

@@ -66,7 +66,7 @@ pub fn difference(before: &Value, after: &Value) -> String {
 /// A submitted entry in which masked values are replaced by the secrets of `before`. `None`: no such entry exists yet.
 ///
 /// # Errors
-/// Masked values that cannot be restored, each with a way out.
+/// Masked values that cannot be restored, each with a remedy.
 pub fn restored(given: Value, before: Option<&Value>) -> Result<Value, Vec<Wrong>> {
     refuse_sealed(&given)?;
     if !has_mask(&given) {

@@ -63,8 +63,8 @@ impl Logins {
         Err(oauth::Error {
             code: Code::Mismatch,
             what: format!(
-                "the server names the issuer {}, but the entry's `clientId` was first used with {}, and its secret is only \
-                 sent there: if the change is intended, set `issuer` in the entry's `login`{way_out}",
+                "the server names the issuer {}, but the entry's `clientId` was first used with {}, and the client's secret is \
+                 sent only to that issuer: if the change is intended, set `issuer` in the entry's `login`{way_out}",
                 oauth::excerpt(found),
                 oauth::excerpt(&bound),
             ),

@@ -30,7 +30,7 @@ const RETRY_SECONDS: i64 = 10;
 const RENEWAL_LEASE: Duration = Duration::from_secs(45);
 /// Interval between checks for the end of another process's renewal.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Delay between attempts to store what an issuer returned.
+/// Delay between attempts to store an issuer's response.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Within this time, a server that refuses tokens causes at most one request for a new token.
 const RETRY_WINDOW: Duration = Duration::from_secs(30);
@@ -219,7 +219,7 @@ impl Credential {
         self.set(State::Unknown);
     }
 
-    /// Returns true if it has a token.
+    /// Returns true if the credential has a token.
     pub(super) fn is_held(&self) -> bool {
         matches!(&**self.state.load(), State::Held(_))
     }
@@ -330,7 +330,7 @@ impl Credential {
             let version = row.version;
             let stored = opened(logins, &self.id, row).await;
             let stored = stored.map_err(|error| passing(&format!("{error:#}")))?;
-            // Another process may have renewed it, or a user may have signed in.
+            // Another process may have renewed the token, or a user may have signed in.
             if let Some(held) = Held::of(&stored.tokens, None)
                 && !held.is_due()
                 && Some(&held.access) != refused
@@ -344,7 +344,7 @@ impl Credential {
                     .store
                     .login_lease(&self.id.server, &self.id.principal, version, until);
             if !lease.await.map_err(unknown)? {
-                // Another process renews it.
+                // Another process renews the token.
                 if Instant::now() >= give_up {
                     return Err(passing(
                         "another process has been renewing its access token for too long",
@@ -422,7 +422,7 @@ impl Credential {
         }
     }
 
-    /// Stores what the issuer returned. Retries for half of the lease, since the issuer may have revoked the previous
+    /// Stores the issuer's response. Retries for half of the lease, since the issuer may have revoked the previous
     /// token.
     async fn keep(&self, logins: &Logins, version: i64, stored: &Stored) -> Result<(), SignIn> {
         let give_up = Instant::now() + RENEWAL_LEASE / 2;
@@ -544,7 +544,8 @@ impl Credential {
         }
     }
 
-    /// The server requires more scopes: requests the union of the named and the granted ones.
+    /// Handles a server that requires more scopes: requests those that the server names together with those already
+    /// granted.
     async fn step_up(
         self: Arc<Self>,
         used: Option<Access>,
@@ -577,7 +578,7 @@ impl Credential {
             let asked = challenge.scope.clone().unwrap_or_default();
             if wanted.steps > MAX_STEPS {
                 let why = format!(
-                    "it still asks for the scopes `{asked}` after {MAX_STEPS} sign-ins for more scopes"
+                    "it still requires the scopes `{asked}`, although {MAX_STEPS} sign-ins have requested more scopes"
                 );
                 return Err(passing(&why));
             }

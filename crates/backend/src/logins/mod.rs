@@ -105,7 +105,8 @@ pub struct Logins {
     credentials: Mutex<HashMap<Id, Arc<Credential>>>,
     offers: Offers,
     tasks: TaskTracker,
-    /// The mode of entries that set none: one sign-in per caller if callers are people.
+    /// The mode of entries that do not set one: a sign-in for each caller if an issuer is configured for callers,
+    /// otherwise a shared one.
     usual: LoginMode,
     /// [`Settings::client_metadata_url`]
     metadata_url: Option<String>,
@@ -251,7 +252,7 @@ impl Logins {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Stores what an issuer returned, as this version.
+    /// Stores an issuer's response as this version of the credential.
     async fn keep(
         &self,
         id: &Id,
@@ -335,7 +336,7 @@ impl Logins {
         let Id { server, principal } = &credential.id;
         let row = self.store.login_get(server, principal).await?;
         let stored = match row.clone() {
-            // A sign-in that cannot be decrypted is reported, too, so that it can be ended.
+            // A sign-in that cannot be decrypted is also reported, so that it can be ended.
             Some(row) => opened(self, &credential.id, row).await.ok(),
             None => None,
         };

@@ -1,5 +1,5 @@
 //! The cost of hosting: calls through the bridge, recovery after `kill -9`, calls next to a server that takes all
-//! resources it can get, and two hundred servers at the start and idle.
+//! resources it can get, and the start and the idle cost of two hundred servers.
 //!
 //! Everything uses the `process` runtime (bubblewrap with control groups), as root. The server is the echo server, with
 //! half a core, which is the default for hosted servers.
@@ -258,7 +258,7 @@ fn neighbour(figure: &'static str, quiet: f64, loud: f64) -> Row {
     }
 }
 
-/// Measures two hundred hosted servers at the start and idle.
+/// Measures the start and the idle cost of two hundred hosted servers.
 pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let size = driver.size;
     let work = START_WORK_MS.to_string();

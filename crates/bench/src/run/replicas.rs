@@ -9,8 +9,9 @@
 //! - `in-turn`: all clients call one of the three, then the next, compared with one gateway with the same clients;
 //! - `at-once`: clients are distributed over three, as by a load balancer that keeps connections, compared with three
 //!   gateways with separate databases;
-//! - `spread`: the same, compared with one gateway with all clients. It has no bound: it shows the cost of less
-//!   concurrency at each gateway, where fewer requests are read together and batches of records are smaller.
+//! - `spread`: the same three gateways, compared with one gateway that serves all clients. This figure has no bound. It
+//!   shows the cost of less concurrency at each gateway: fewer requests are read together, and batches of records are
+//!   smaller.
 
 use testkit::postgres::Database;
 
@@ -128,7 +129,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 fn rows_of(case: &Case, pair: &Pair) -> [Row; 2] {
     let (cpu, what) = match case.beside {
         InTurn => (&CPU, "one gateway, 32 clients"),
-        AtOnce => (&CPU, "three that are not replicas, 96 clients"),
+        AtOnce => (&CPU, "three separate gateways, 96 clients"),
         Spread => (&CPU_TOLD, "one gateway, 96 clients"),
     };
     let mut rows = [cpu, &RATE].map(|figure| pair.row(case.name, figure));

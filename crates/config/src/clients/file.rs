@@ -201,7 +201,7 @@ impl ClientFile {
         Ok(())
     }
 
-    /// The container of the servers, if there is one.
+    /// The JSON, TOML or YAML object that holds the servers, if the file has one.
     fn container(&self) -> Result<Option<&Value>, EditError> {
         let mut value = &self.value;
         for (depth, key) in self.client.container.iter().enumerate() {
@@ -261,8 +261,8 @@ impl fmt::Display for ClientFile {
     }
 }
 
-/// Returns whether two values differ only in the servers with these names, and in containers that are empty without
-/// them. Adds the servers of the new value to `found`.
+/// Returns whether two values differ only in the servers with these names, and in objects that are empty without these
+/// servers. Adds the servers of the new value to `found`.
 fn is_same_but<'v>(
     old: Option<&'v Value>,
     new: Option<&'v Value>,

@@ -70,7 +70,7 @@ impl Entry<'_> {
                 PORT_MAPPING => "ports".to_owned(),
                 key => snake(key),
             };
-            // Beside a `url`, a sandbox key may be meant for another program.
+            // In an entry with a `url`, a sandbox key may be meant for another program.
             let is_read = is_launched || !is_of_sandbox(prop);
             if is_read && !members.contains_key(&key) {
                 let value = match self.json(&prop.value) {
@@ -153,8 +153,8 @@ impl Entry<'_> {
         }
     }
 
-    /// Reports sandbox keys beside a `url`, where they have no effect. Keys that are not in this list may be meant for
-    /// another program.
+    /// Reports sandbox keys in an entry with a `url`, where they have no effect. Keys that are not in this list may be
+    /// meant for another program.
     fn refuse(&mut self, own: &OwnKeys<'_, '_>) {
         for key in ["sandbox", "image", "volumes", "mounts"] {
             if let Some(prop) = own.get(key) {
@@ -180,8 +180,8 @@ impl Entry<'_> {
             path.extend(parts.flat_map(|part| [".", part]));
         }
         let what = format!("`{path}` of server `{}` is invalid", self.server);
-        // If two keys conflict, `wrong` may name the one that the entry does not have. If the entry conflicts with a
-        // default from the settings, it may have neither.
+        // If two keys conflict, `wrong` may name the key that the entry does not have. If the entry conflicts with a
+        // default from the settings, the entry may have neither key.
         let of_sandbox = || own.0.iter().copied().find(is_of_sandbox);
         let problem = match one.or_else(|| own.get(key)).or_else(of_sandbox) {
             Some(prop) => Problem::showing(self.source, span(&prop.value), what),

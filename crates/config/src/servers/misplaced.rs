@@ -72,7 +72,7 @@ impl Entry<'_> {
         let found = keys.iter().filter_map(|key| given(entry, key));
         for prop in found {
             let what = format!(
-                "`{}` of server `{}` has no effect beside {beside}",
+                "`{}` of server `{}` has no effect in an entry with {beside}",
                 prop.name.as_str(),
                 self.server
             );

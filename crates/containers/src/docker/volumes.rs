@@ -257,7 +257,7 @@ impl Inner {
         if takes_direct_io(file)
             && let Err(error) = tool("losetup", ["--direct-io=on", &device]).await
         {
-            tracing::debug!(device, %error, "cannot enable direct I/O: data written to a volume is cached twice");
+            tracing::debug!(device, %error, "cannot enable direct I/O, so data written to this volume is cached twice");
         }
         Ok((device, size))
     }

@@ -242,7 +242,7 @@ impl Inner {
     }
 
     /// Removes the objects with this name and waits until they are gone: an instance of an earlier run or of a lost
-    /// gateway, or one that was given up.
+    /// gateway, or one that was killed but whose exit is unknown.
     async fn make_room(
         &self,
         cluster: &Cluster,

@@ -17,7 +17,7 @@ use crate::support::{Bench, TEST_TIMEOUT, bench, read_until, sh, wait_for};
 const STUBBORN_SCRIPT: &str = "trap '' TERM HUP; echo up; while :; do sleep 1; done";
 const DATABASE: &str = "0123456789abcdef";
 
-/// A server that exits only by SIGKILL, of a gateway with this fencing token.
+/// A server that was launched with this fencing token, and exits only by SIGKILL.
 fn fenced(installation: &str, id: &str, number: i64) -> Unit {
     let mut server = sh(STUBBORN_SCRIPT);
     server.sandbox.id = id.to_owned();

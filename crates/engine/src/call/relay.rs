@@ -701,7 +701,7 @@ impl Relay<'_> {
             Failure::Timeout { ms, printed } => {
                 let printed = printed.map(|text| {
                     format!(
-                        "; what it wrote during the call besides messages: {text} (diagnostics go to standard error)"
+                        "; during the call, it printed lines that match no request: {text} (diagnostics go to standard error)"
                     )
                 });
                 let printed = printed.unwrap_or_default();

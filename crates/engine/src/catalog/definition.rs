@@ -240,7 +240,7 @@ impl<'t> Repair<'t> {
         kept
     }
 
-    /// Returns whether a value fits, possibly after repairs inside it. Notes it if it does not.
+    /// Returns whether a value fits, possibly after repairs inside it. Records every value that does not fit.
     fn fits(&mut self, value: &Span, shape: &Shape, path: &str) -> bool {
         let text: &'t [u8] = &self.text[value.clone()];
         let string = || as_string(text);

@@ -1,8 +1,8 @@
-//! Resolves tool calls made by views of MCP Apps (SEP-1865).
+//! Resolves tool calls made by MCP Apps (SEP-1865).
 //!
-//! An app calls its server's tools by their native names, since it does not know about the gateway. If two servers have
-//! a tool with the same name, the call goes to the one whose view the client has opened, if there is only one such
-//! server. Otherwise the call is refused. Deliberately absent: inspecting the contents of views.
+//! An App calls its server's tools by their native names, since it does not know about the gateway. If several servers
+//! have a tool of this name, the call goes to the server whose App the client has opened. If that is not exactly one
+//! server, the call is refused. Deliberately absent: inspecting the contents of Apps.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,19 +26,20 @@ const MAX_SERVERS: usize = 64;
 
 #[derive(Default)]
 struct Inner {
-    /// For each client, the servers whose views it has: `true` if a tool call showed one, `false` if it was only read.
+    /// For each client, the servers whose Apps it has opened: `true` if a tool call showed an App, `false` if the client
+    /// only read one.
     clients: HashMap<Owner, Vec<(ServerKey, bool)>>,
     order: VecDeque<Owner>,
 }
 
-/// The views that clients have opened.
+/// The Apps that clients have opened.
 #[derive(Default)]
 pub(crate) struct Opened {
     inner: Mutex<Inner>,
 }
 
 impl Opened {
-    /// Notes that a tool call showed a view of a server (`called`), or that the client read one.
+    /// Records that a tool call showed an App of a server (`called`), or that the client read one.
     pub(crate) fn note(&self, caller: &Caller, server: &Server, called: bool) {
         let owner = Owner::of(caller);
         if owner == Owner::Bearer {
@@ -62,7 +63,7 @@ impl Opened {
         }
     }
 
-    /// The only one of these servers whose view this client has opened, if that is unambiguous.
+    /// Returns the server among `servers` whose App this client is using. `None` unless exactly one is possible.
     fn only<'s>(&self, caller: &Caller, servers: &[&'s Arc<Server>]) -> Option<&'s Arc<Server>> {
         let inner = self.inner.lock();
         let known = inner.clients.get(&Owner::of(caller))?;
@@ -77,7 +78,7 @@ impl Opened {
                 _ => None,
             }
         };
-        // Hosts may prefetch views, so a view shown by a call is stronger evidence than one that was read.
+        // Clients may prefetch Apps, so an App shown by a call is stronger evidence than one that was only read.
         match one(true) {
             Some(Some(server)) => Some(*server),
             Some(None) => one(false)?.copied(),
@@ -85,7 +86,7 @@ impl Opened {
         }
     }
 
-    /// The server whose app makes this call, for a tool name that several servers have.
+    /// Returns the server whose App makes this call. `name`: a tool name that several servers have.
     pub(crate) fn server_of(
         &self,
         caller: &Caller,
@@ -94,7 +95,7 @@ impl Opened {
         name: &str,
     ) -> Option<Arc<Server>> {
         let servers = view.servers_with_tool(name);
-        // A host may say which view the call comes from.
+        // A client may say which App the call comes from.
         let own = frame.meta();
         let said = own.and_then(|own| {
             let ui = own.object("ui").and_then(|ui| ui.string("resourceUri"));

@@ -65,8 +65,8 @@ pub struct Listener {
 pub struct Resource {
     pub server: ServerKey,
     pub native: String,
-    /// True if it is watched in the legacy conversation with a server that is connected in the modern era. Each
-    /// conversation has its own notifications.
+    /// True if the resource is watched in the legacy conversation with a server that is connected in the modern era.
+    /// Each conversation has its own notifications.
     pub in_second: bool,
 }
 
@@ -257,7 +257,7 @@ impl Hub {
         Some(first)
     }
 
-    /// Removes a watched resource. Returns whether no other listener watches it.
+    /// Stops watching a resource. Returns true if this was the last listener that watched it.
     pub fn unwatch(&self, listener: &Listener, resource: &Resource) -> bool {
         let mut uris = listener.uris.lock();
         if uris.remove(resource).is_none() {

@@ -14,7 +14,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Returns whether the request asks for the chain of gateways. Only gateways ask for it.
+/// Returns whether the request asks for the chain of gateways. Only gateways send such requests.
 pub(crate) fn is_asked(request: &Frame) -> bool {
     request.meta().is_some_and(|meta| meta.find(KEY).is_some())
 }
@@ -50,8 +50,8 @@ impl Shared {
 pub(crate) const BLOCKED_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 impl Server {
-    /// Notes why the server must not be behind this gateway. The caller then has to close the server's connection, if
-    /// any.
+    /// Records why the server must not be behind this gateway. The caller must then close the server's connection, if
+    /// there is one.
     pub(crate) fn block(&self, blocked: Blocked) {
         *self.blocked.lock() = Some(blocked);
     }
@@ -64,8 +64,8 @@ impl Server {
         self.blocked.lock().take()
     }
 
-    /// Checks the gateways that this server, which is a gateway, now reports behind it. Returns `false` if the server
-    /// must be disconnected.
+    /// Checks the gateways that this server (itself a gateway) now reports to be behind it. Returns `false` if the
+    /// server must be disconnected.
     pub(crate) fn look_behind(
         &self,
         shared: &Shared,

@@ -131,7 +131,7 @@ impl Server {
         }
     }
 
-    /// Logs an event about its lists, and saves it.
+    /// Logs and saves an event about the server's lists.
     fn record_lists(&self, shared: &Shared, kind: &'static str, warning: bool, what: &str) {
         let server = self.key();
         if warning {
@@ -160,7 +160,7 @@ impl Server {
         });
     }
 
-    /// Logs what is not offered as it was sent, if that is new.
+    /// Logs the definitions that are repaired or left out, unless they were already logged.
     fn report_flaws(&self, kind: ListKind, list: &List, is_first: bool) {
         let server = self.key();
         let catalog = self.catalog();

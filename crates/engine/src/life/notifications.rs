@@ -192,7 +192,7 @@ impl Server {
         outcome
     }
 
-    /// Handles everything outside of calls until the connection ends. Returns why it ended.
+    /// Handles all messages that belong to no call, until the connection ends. Returns why it ended.
     async fn serve(
         self: &Arc<Self>,
         shared: &Arc<Shared>,

@@ -1,8 +1,8 @@
 //! The second conversation with a server that speaks both eras at one URL.
 //!
-//! Such a server is connected in the modern era. Legacy clients are better served in theirs: the server can then send
-//! requests to them during a call, as it would if they were connected directly. The legacy conversation is opened at
-//! the first request that needs it, and closed with the modern connection, or when it has been unused for the
+//! Such a server is connected in the modern era. Legacy clients are better served in the legacy era, because the server
+//! can then send requests to them during a call, as if they were connected directly. The legacy conversation is opened
+//! at the first request that needs it, and closed with the modern connection, or when it has been unused for the
 //! configured time. Everything else belongs to the server as a whole: its catalog, pins, queue, records and state.
 
 use std::{
@@ -26,9 +26,10 @@ use crate::{
     shared::Shared,
 };
 
-/// Maximum wait for the response to `initialize`. A call waits for it, and can be made without it.
+/// Maximum wait for the response to `initialize`. A call waits for this response, and without it is made over the
+/// modern connection.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay before a server that did not answer `initialize` gets it again.
+/// Delay before `initialize` is sent again to a server that did not answer it.
 const OPEN_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// Delay before a conversation in which clients watch resources is opened again.
 const REOPEN_DELAY: Duration = Duration::from_secs(1);
@@ -66,7 +67,7 @@ async fn open(shared: &Arc<Shared>, server: &Arc<Server>, first: &Arc<Connection
         Ok(None) => Opened::Refused,
         Err(error) => {
             let why = server.redact(&error.to_string());
-            tracing::warn!(server = %server.key(), "no connection for legacy clients: {why}");
+            tracing::warn!(server = %server.key(), "cannot open a legacy connection, so requests of legacy clients are translated: {why}");
             Opened::Failed {
                 retry_at: Instant::now() + OPEN_RETRY_DELAY,
             }
@@ -74,7 +75,7 @@ async fn open(shared: &Arc<Shared>, server: &Arc<Server>, first: &Arc<Connection
     }
 }
 
-/// The legacy conversation instead of a new modern connection of one session, if the server also speaks that era.
+/// Replaces a session's new modern connection by a legacy conversation, if the server also speaks the legacy era.
 pub(crate) async fn instead(
     server: &Server,
     first: Connection,
@@ -86,13 +87,13 @@ pub(crate) async fn instead(
         Ok(None) => (first, ambient),
         Err(error) => {
             let why = server.redact(&error.to_string());
-            tracing::warn!(server = %server.key(), "no connection in the client's era: {why}");
+            tracing::warn!(server = %server.key(), "cannot open a legacy connection for this session, so its requests are translated: {why}");
             (first, ambient)
         }
     }
 }
 
-/// Handles messages outside of calls until the conversation ends, or has been unused for the configured time.
+/// Handles messages that belong to no call, until the conversation ends, or has been unused for the configured time.
 async fn watch(
     shared: Arc<Shared>,
     server: Arc<Server>,
@@ -138,7 +139,7 @@ async fn handle(
 ) {
     match event {
         event if !server.is_personal => server.ambient(shared, second, event).await,
-        // The caller sees the lists of the shared instance.
+        // Changes of lists are ignored, because the caller sees the lists of the shared instance.
         Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
             server.notified(shared, second, &frame);
         }
@@ -151,7 +152,8 @@ async fn handle(
     }
 }
 
-/// Reopens the second conversation beside `first` while clients watch resources in it. Never returns.
+/// Reopens the second conversation, in addition to `first`, whenever it has ended while clients watch resources in it.
+/// Never returns.
 pub(crate) async fn keep_watched(
     shared: &Arc<Shared>,
     server: &Arc<Server>,

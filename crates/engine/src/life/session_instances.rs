@@ -1,5 +1,5 @@
-//! Instances for a single session or caller: starting them, their messages outside of calls, and the tools that they
-//! list.
+//! Instances for a single session or caller: starting them, their messages that belong to no call, and the tools that
+//! they list.
 //!
 //! A server may offer more tools to a client with more capabilities. The shared instance declares all capabilities, so
 //! its list is the longest. A session with a separate instance sees only the tools that this instance lists. Names are
@@ -130,7 +130,7 @@ async fn started(
         return Err(down(why.into(), false));
     };
     if let Some(evicted) = evicted {
-        tracing::info!(server = %server.key(), "the instance that was unused longest makes room (`max_session_instances` is {limit})");
+        tracing::info!(server = %server.key(), "stopping the instance that was unused longest, because {limit} is the maximum (`max_session_instances`)");
         shared.spawn(evicted.end(shared.stop_grace));
     }
     let whose = server.is_personal.then_some(whose);
@@ -159,8 +159,9 @@ async fn started(
     }
 }
 
-/// Watches a caller's instance until it ends or has been idle for the configured time. Notifications outside of calls
-/// are dropped, except for watched resources, since the caller sees the lists of the shared instance.
+/// Watches a caller's instance until it ends or has been idle for the configured time. Of the notifications that belong
+/// to no call, only updates of watched resources are passed on. All others are dropped: the caller sees the lists of
+/// the shared instance.
 async fn watch(
     shared: Arc<Shared>,
     server: Arc<Server>,
@@ -200,7 +201,7 @@ async fn watch(
     server.instances.forget_gone(&connection);
 }
 
-/// The next message outside of calls. Pends if the server cannot send any (a modern one at a URL).
+/// The next message that belongs to no call. Never completes if the server cannot send any (a modern server at a URL).
 async fn next(ambient: &mut Ambient) -> Option<Event> {
     match ambient.recv().await {
         None => std::future::pending().await,
@@ -208,7 +209,7 @@ async fn next(ambient: &mut Ambient) -> Option<Event> {
     }
 }
 
-/// Passes messages outside of calls to the session, until the session or the instance ends.
+/// Passes messages that belong to no call to the session, until the session or the instance ends.
 async fn forward(
     shared: Arc<Shared>,
     server: Arc<Server>,
@@ -289,7 +290,7 @@ pub(crate) async fn own_tools(
         match of_one(shared, server, session, whose, era, capabilities).await {
             Ok(names) => Some((server.clone(), names)),
             Err(why) => {
-                tracing::debug!(server = %server.key(), "listing the tools of the shared instance: {why}");
+                tracing::debug!(server = %server.key(), "using the shared instance's list of tools instead of this session's: {why}");
                 None
             }
         }

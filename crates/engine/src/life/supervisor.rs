@@ -764,7 +764,7 @@ async fn cleared(
     }
 }
 
-/// Waits for the end of the current life. Pends without one.
+/// Waits for the end of the current life. Never completes if `life` is `None`.
 async fn lived(life: &mut Option<Life>) -> Event {
     match life {
         Some(life) => life.await,

@@ -1,7 +1,7 @@
 //! Access tokens in the environment of instances (`${login:NAME}`). The environment of a process cannot change, so an
 //! instance is replaced when its token is renewed.
 //!
-//! Invariant: no call is interrupted for this while its token is valid.
+//! Invariant: a replacement interrupts no call whose token is still valid.
 
 use std::{
     sync::Arc,
@@ -55,8 +55,8 @@ pub(crate) async fn outlived(shared: &Shared, server: &Server, connection: &Arc<
     let _ = tokio::time::timeout(patience, unused).await;
 }
 
-/// Waits until the shared instance is outdated and idle. Shortly before its token expires, new calls wait in line until
-/// it is idle. No call is sent while the returned guard is held.
+/// Waits until the shared instance is outdated and idle. Shortly before the instance's token expires, new calls wait in
+/// the queue until the instance is idle. No call is sent while the returned guard is held.
 pub(crate) async fn replaceable<'s>(
     shared: &Shared,
     server: &'s Server,

@@ -1,5 +1,5 @@
-//! Saves catalogs and tool definitions of servers to the store, in the background. No caller waits for it. If the store
-//! is unavailable, only the data for the next start is affected.
+//! Saves catalogs and tool definitions of servers to the store, in the background. No caller waits for the store. If the
+//! store is unavailable, only the data for the next start is affected.
 //!
 //! Invariant: the writes for one server happen one after the other, in the order in which they were submitted, even if
 //! they are delayed. Otherwise a later definition could become the approved one.
@@ -46,13 +46,13 @@ struct Notes {
     seen: Definitions,
     /// The digest of the catalog saved last. The same catalog is not written again.
     kept: Option<[u8; 32]>,
-    /// True if a task is writing. Only one does at a time, which keeps the order.
+    /// True if a task is writing. Only one task writes at a time, which keeps the order.
     in_hand: bool,
 }
 
 /// The outcome of saving definitions.
 pub(crate) enum Told<'t> {
-    /// They are saved. Includes the server's current pins.
+    /// The definitions are saved. Includes the server's current pins.
     Kept(&'t [Seen], &'t [PinRow]),
     /// The definitions are not saved, or not yet.
     Unkept(&'t [Seen], Arc<str>),
@@ -74,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Notes the server's catalog. If this returns `true`, the caller has to call [`Memory::write`].
+    /// Queues the server's catalog for saving. If this returns `true`, the caller has to call [`Memory::write`].
     #[must_use]
     pub(crate) fn catalog(&self, key: &ServerKey, digest: String, catalog: Arc<Catalog>) -> bool {
         let mut all = self.notes.lock();
@@ -83,7 +83,7 @@ impl Memory {
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Notes tool definitions. If this returns `true`, the caller has to call [`Memory::write`].
+    /// Queues tool definitions for saving. If this returns `true`, the caller has to call [`Memory::write`].
     #[must_use]
     pub(crate) fn pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
         let mut all = self.notes.lock();
@@ -215,7 +215,7 @@ impl Memory {
                 Err(error @ store::Error::Unavailable { .. }) => {
                     attempts = attempts.saturating_add(1);
                     if attempts == STORE_RETRY.1 {
-                        tracing::warn!(server = %key, "the server's new tools are kept back until their definitions can be saved: {error}");
+                        tracing::warn!(server = %key, "the server's new tools are not offered (kept back) until their definitions can be saved: {error}");
                         tell(Told::Unkept(part, "the database does not answer".into()));
                     }
                     if attempts >= STORE_RETRY.1 && self.over.is_cancelled() {
@@ -226,7 +226,7 @@ impl Memory {
                 Err(_) if part.len() > 1 => return false,
                 Err(error) => {
                     let tool = part.first().map(|seen| &seen.tool);
-                    tracing::warn!(server = %key, tool = ?tool, "the tool is kept back because its definition cannot be saved: {error}");
+                    tracing::warn!(server = %key, tool = ?tool, "the tool is not offered (kept back), because its definition cannot be saved: {error}");
                     tell(Told::Unkept(part, "the database refuses it".into()));
                     return false;
                 }

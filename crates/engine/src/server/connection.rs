@@ -42,11 +42,12 @@ pub struct Connection {
     pub(crate) level: AtomicU8,
     /// The tools that the instance lists, if it belongs to one session.
     pub(crate) own_tools: OwnTools,
-    /// Set once the server's lists were fetched. Before that, its requests belong to its start-up.
+    /// True as soon as the server's lists were fetched. Until then, requests from the server count as part of its
+    /// start-up.
     pub(crate) is_known: AtomicBool,
     /// The server's last report about itself and the gateways behind it, if it is a gateway.
     pub(crate) behind: ArcSwapOption<Behind>,
-    /// The legacy conversation beside this modern one.
+    /// The legacy conversation that exists in addition to this modern one.
     pub(crate) second: Second,
 }
 
@@ -106,11 +107,11 @@ impl OwnTools {
 #[derive(Default)]
 pub(crate) struct Second {
     slot: Mutex<Slot>,
-    /// Set by each request for it.
+    /// Set by each request for the conversation.
     is_used: AtomicBool,
 }
 
-/// The outcome of an attempt to open it, once it is known.
+/// The outcome of an attempt to open the conversation, once the attempt has ended.
 type Slot = Arc<OnceCell<Opened>>;
 
 pub(crate) enum Opened {

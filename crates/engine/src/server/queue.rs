@@ -26,7 +26,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Maximum number of abandoned waiters in line before they are removed.
+/// Maximum number of abandoned calls that stay in the waiting line. When there are more, they are removed.
 const MAX_GONE: usize = 64;
 
 /// The queue of one server.
@@ -209,7 +209,7 @@ impl Queue {
         !std::mem::replace(&mut line.takes_turns, true)
     }
 
-    /// Takes a place among the calls in flight, or in the line for one. Dropping the place gives it up.
+    /// Takes a place among the calls in flight or, if all are taken, in the waiting line. Dropping the place frees it.
     ///
     /// # Errors
     /// The number of calls in line, if that is the maximum.
@@ -313,7 +313,7 @@ impl Line {
         }
     }
 
-    /// The next call in line, if there is room for it.
+    /// The next call in line, if it can be sent now.
     fn next(&mut self, limit: usize) -> Option<Waiter> {
         while self.waiting.front()?.place.is_closed() {
             self.waiting.pop_front();

@@ -1,7 +1,7 @@
 //! Instances of a server that belong to one session (`sharing = "session"`) or to one caller (`login = "user"`).
 //!
-//! Their number is limited. When the limit is reached, the instance that has been unused longest makes room. An instance
-//! with a call in flight, or whose client has a stream open, never does.
+//! Their number is limited. When the limit is reached, the instance that has been unused longest is stopped, but never
+//! one with a call in flight, or whose client has a stream open.
 
 use std::{
     collections::HashMap,
@@ -42,7 +42,7 @@ struct Owned {
     slot: Slot,
     /// The owner, if that is a session.
     session: Option<Weak<Session>>,
-    /// When its owner needed it last.
+    /// When the owner last needed the instance.
     used_at: Instant,
 }
 
@@ -59,15 +59,15 @@ impl Owned {
     }
 }
 
-/// An instance that has to make room for another one.
+/// An instance that is stopped because another one needs its slot.
 pub(crate) struct Evicted {
     slot: Slot,
     session: Option<Arc<Session>>,
 }
 
 impl Evicted {
-    /// Ends its session, so that the client initialises again instead of continuing with another instance. The returned
-    /// future stops the instance.
+    /// Ends the instance's session, so that the client initialises again instead of continuing with another instance.
+    /// The returned future stops the instance.
     pub(crate) fn end(self, grace: Duration) -> impl Future<Output = ()> + Send + use<> {
         if let Some(session) = self.session {
             session.end();
@@ -189,8 +189,8 @@ mod tests {
         Holder::Principal(name.into())
     }
 
-    /// Takes the slot of an owner, later than all others were taken. Returns it, and whether another owner made room for
-    /// it; `None` if all are in use.
+    /// Takes the slot of an owner, later than all others were taken. Returns the slot, and whether another
+    /// owner lost its slot. `None`: all are in use.
     async fn take(
         all: &SessionInstances,
         holder: Holder,

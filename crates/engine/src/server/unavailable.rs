@@ -39,7 +39,7 @@ fn retry_text(retry_ms: &Option<u64>) -> String {
         .unwrap_or_default()
 }
 
-/// Describes what a call in line waits for.
+/// Describes what a queued call waits for.
 fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
     let calls = match in_flight {
         1 => "1 call is in flight".to_owned(),

@@ -40,7 +40,7 @@ pub(crate) fn named(
     let assignment = naming::assign(&input, policy).unwrap_or_else(|clashes| {
         // The view must not fail because of a clash. The clash is logged, and both items remain reachable.
         tracing::error!(
-            "{}: {clashes}; they are offered with their server's name as a prefix",
+            "{}: {clashes}; each of these items is offered with its server's name as a prefix",
             kind.key()
         );
         naming::assign_apart(&input)

@@ -60,7 +60,7 @@ pub struct View {
     prompts: HashMap<Arc<str>, Route>,
     /// Tools that are kept back.
     kept: Vec<Entry>,
-    /// Exposed names of the tools with a view (MCP Apps), if several servers have such tools.
+    /// Exposed names of the tools that have an App, if several servers have such tools.
     with_views: HashSet<Arc<str>>,
     /// The rendered lists, by list and era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
@@ -245,7 +245,7 @@ impl View {
         ListKind::ALL.into_iter().any(|kind| self.knows(kind))
     }
 
-    /// Notes that the list of `before` is also the list of this view, so clients that have it are up to date.
+    /// Records that the list of `before` is also the list of this view, so clients that have it are up to date.
     pub(crate) fn inherit(&self, before: &Self, kind: ListKind) {
         if before.knows(kind) {
             self.inherited[kind as usize].store(true, Ordering::Relaxed);
@@ -600,13 +600,12 @@ impl View {
         Some(refusals::kept_back(&self.scope, name, &entry.server, &entry.item.native, why).message)
     }
 
-    /// Returns whether a tool has a view (MCP Apps). Known only in a merged view in which several servers have such
-    /// tools.
+    /// Returns whether a tool has an App. Known only in views in which several servers have such tools.
     pub(crate) fn has_view(&self, exposed: &str) -> bool {
         self.with_views.contains(exposed)
     }
 
-    /// Returns whether the gateway has to track which views a client opens.
+    /// Returns whether the gateway has to track which Apps a client opens.
     pub(crate) fn has_views(&self) -> bool {
         !self.with_views.is_empty()
     }

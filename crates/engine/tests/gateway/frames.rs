@@ -120,7 +120,7 @@ async fn a_call_that_times_out_says_what_was_printed() {
         let world = writing(Era::Legacy).await;
         let reply = written(&world, Era::Legacy, text).await;
         assert_eq!(reply.reason(), "timeout");
-        reply.says("what it wrote during the call besides messages: ");
+        reply.says("during the call, it printed lines that match no request: ");
         reply.says(shown);
     }
     // The error does not contain output of an earlier call.
@@ -219,7 +219,7 @@ async fn watching_tasks_needs_the_extension() {
     assert!(extensions["io.modelcontextprotocol/tasks"].is_object());
 }
 
-/// Results that the gateway makes name a server, as those of servers do: the gateway, or the server of a single view.
+/// Results that the gateway makes name a server, like results of servers: the gateway, or the server of a single view.
 #[tokio::test(start_paused = true)]
 async fn results_of_the_gateway_name_a_server() {
     let (world, one) = World::running(stdio("one"), |script| {

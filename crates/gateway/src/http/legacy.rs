@@ -172,7 +172,7 @@ impl HttpGateway {
         Ok(response)
     }
 
-    /// Adds a session. If another session has to end for it, that happens in a separate task.
+    /// Adds a session. If another session has to end because the limit is reached, a separate task ends it.
     pub(crate) fn add(
         &self,
         session: &Arc<Session>,

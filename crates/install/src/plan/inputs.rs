@@ -12,7 +12,7 @@ impl Plan {
         self.template_with(input, name, &BTreeMap::new())
     }
 
-    /// `known`: fields that the text may also refer to.
+    /// `known`: fields that the value's placeholders may refer to, in addition to the input's own variables.
     pub(super) fn template_with(
         &mut self,
         input: &Input,
@@ -47,7 +47,7 @@ impl Plan {
                     let field = match (asked.get(variable), of) {
                         (Some(field), _) => *field,
                         (None, Some(of)) => {
-                            // If the whole text is secret or required, so are its variables.
+                            // If the whole value is secret or required, so are its variables.
                             let of = Input {
                                 is_secret: of.is_secret || input.is_secret,
                                 is_required: of.is_required || input.is_required,

@@ -169,7 +169,7 @@ fn launches(actions: &[Action]) -> usize {
     actions.iter().filter(launch).count()
 }
 
-/// Returns the actions without what is saved.
+/// Returns all actions except [`Action::Save`].
 fn deeds(mut actions: Vec<Action>) -> Vec<Action> {
     actions.retain(|action| !matches!(action, Action::Save(_)));
     actions

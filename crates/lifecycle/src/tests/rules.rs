@@ -125,7 +125,7 @@ fn h10_more_than_three_crashes_in_a_minute() {
         assert_eq!(deeds(actions), [Action::Launch]);
         story.tell(Event::Ready);
     }
-    // Running stably resets the waits, and is recorded.
+    // Once the server has been stable, the waits start from the beginning, and the recovery is recorded.
     let actions = story.after(Rules::REGISTERED.stable, Event::TimerFired);
     assert_eq!(notes(&actions), ["recovered"]);
     assert!(!story.state.ladder.is_rung());

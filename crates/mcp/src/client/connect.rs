@@ -24,7 +24,7 @@ const BLOCKED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time that calls in flight wait for the exit code of a process whose output has ended. On a busy machine, the
 /// clean-up of a sandbox takes seconds.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
-/// Capacity of the queue for events outside of calls.
+/// Capacity of the queue for events that belong to no call.
 pub(super) const MAX_AMBIENT_EVENTS: usize = 256;
 
 /// The transport and address of a server.

@@ -267,7 +267,7 @@ impl Client {
         self.inner.detected.is_some()
     }
 
-    /// Opens a legacy conversation with the same server beside this modern one: at the same URL, with the same
+    /// Opens a legacy conversation with the same server, in addition to this modern one: at the same URL, with the same
     /// credentials and capabilities. Waits at most `wait`. `None`: the server, or the way it is connected, allows only
     /// this era.
     ///

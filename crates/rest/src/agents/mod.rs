@@ -169,7 +169,7 @@ impl Agents {
         })
     }
 
-    /// The questions of the turn in progress in a conversation; `None` without one.
+    /// The open questions of the turn that is in progress in a conversation. `None` if no turn is in progress.
     pub(crate) fn questions(
         &self,
         project: Option<&ProjectId>,
@@ -303,7 +303,7 @@ impl Agents {
 fn why_stopped(waited: Duration) -> String {
     let tenths = (waited.as_secs_f32() * 10.0).round() / 10.0;
     format!(
-        "Toolwharf was stopped, and the turn had not ended after {tenths} s more; completed parts of the turn are kept"
+        "Toolwharf was stopped while the turn was running, and the turn did not end within {tenths} s; completed parts of the turn are kept"
     )
 }
 

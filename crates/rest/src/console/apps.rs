@@ -161,7 +161,8 @@ struct Declared {
     base_uri_domains: Vec<String>,
 }
 
-/// The policy of the page and of the App in it. `None`: the query does not name the page that requests it.
+/// The content security policy of the sandbox page and of the App in it. `None`: the query has no valid `host`, the
+/// origin of the page that embeds the sandbox.
 fn policy(uri: &Uri) -> Option<String> {
     let (mut host, mut declared) = (None, Declared::default());
     for (key, value) in url::form_urlencoded::parse(uri.query()?.as_bytes()) {

@@ -1,4 +1,5 @@
-//! Helper program for the tests of this crate: a sentinel, or a host that waits to be killed.
+//! Helper program for the tests of this crate: a sentinel, a shim, or a process that starts servers and waits to be
+//! killed.
 //!
 //! - `runtime-victim sentinel`: runs a sentinel, as the product does with its hidden sentinel argument.
 //! - `runtime-victim shim …`: runs a shim, as the product does with its hidden shim argument.

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - The thread ends after the last child: every reaper task holds a sender of its queue.
+//! - The thread ends when all senders of its queue are dropped. Every reaper task holds one, so the thread ends after
+//!   the last child.
 //! - If a launch is cancelled, its [`Leader`] is dropped, which kills the process.
 
 use std::collections::HashMap;
@@ -177,7 +178,7 @@ impl Spawner {
     ///
     /// # Errors
     ///
-    /// Errors name the server, the command and the way out.
+    /// Errors name the server, the command and the remedy.
     ///
     /// # Cancel safety
     ///

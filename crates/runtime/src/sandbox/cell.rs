@@ -95,8 +95,8 @@ impl Cage for Cell {
             return;
         };
         let _ = pidfd_send_signal(pidfd, Signal::TERM);
-        // Also signal the rest of its process group, except the leader. The first process inside, the init of the
-        // namespace, ignores the signal.
+        // Also signal the other processes in the leader's group, but not the leader itself. One of them is the init of
+        // the namespace, which ignores the signal.
         for pid in ProcessTree::session(leader).find().members {
             let group = |pid| Stat::read(pid).map(|stat| stat.group);
             if pid != leader

@@ -181,7 +181,7 @@ impl Volumes {
         if takes_direct_io(image)
             && let Err(why) = past_the_cache(at)
         {
-            tracing::debug!(id, %why, "cannot enable direct I/O: data written to volumes is cached twice");
+            tracing::debug!(id, %why, "cannot enable direct I/O, so data written to volumes is cached twice");
         }
         let _ = fs::remove_dir_all(at.join("scratch"));
         let fits = match resized {

@@ -12,7 +12,8 @@ on_both!(
     a_project_takes_its_conversations_with_it,
 );
 
-/// The keys have an unusual order, a database would round the number, and JSON need not escape the characters.
+/// A body that a database could change: the keys are not sorted, the number would be rounded, and some characters are
+/// escaped although JSON does not require it.
 const BODY: &str = r#"{"z":1,"a":12345678901234567890.10, "text":"Zürich, ☃ \u2603 / \/"}"#;
 
 async fn a_conversation_comes_back_to_the_letter(db: &Db) {

@@ -169,7 +169,7 @@ pub(super) fn parse<T: Parser>(
             let option = first.filter(|word| word.starts_with('-'));
             let option = option.and_then(|word| word.split('=').next());
             let option =
-                option.map_or_else(String::new, |option| format!(", and `{option}` is none"));
+                option.map_or_else(String::new, |option| format!("; `{option}` is unknown"));
             let why = format!("after a URL, only options are allowed{option}");
             Err(T::command().error(ErrorKind::TooManyValues, why))
         }

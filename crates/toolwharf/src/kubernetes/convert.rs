@@ -104,7 +104,7 @@ pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
             one.warn(
                 "apiVersion",
                 &format!(
-                    "{version} is unknown to this command, which converts {}: check the result",
+                    "this command does not know {version}, only {}: check the result",
                     known.join(" and ")
                 ),
             );
@@ -207,7 +207,7 @@ impl One<'_> {
         }
         Self::to_api(theirs, &mut spec);
         if theirs.get("permissionProfile").is_none() {
-            self.warn("spec.permissionProfile", "without one, ToolHive gives a server network access; Toolwharf does not: set `network: open` to allow it");
+            self.warn("spec.permissionProfile", "without a permission profile, ToolHive gives a server network access, but Toolwharf does not: set `network: open` to allow it");
         }
         spec
     }

@@ -88,7 +88,7 @@ impl Finder {
             }
             if start.elapsed() > STARTUP_TIMEOUT {
                 bail!(
-                    "the data directory {} belongs to {holder}: try again when it is up, or use --standalone for a \
+                    "the data directory {} belongs to {holder}: try again later, or use --standalone for a \
                      separate gateway",
                     self.dir.display()
                 );

@@ -1,4 +1,4 @@
-//! `toolwharf doctor` beside a running gateway: it reports what the gateway knows, and each problem only once.
+//! `toolwharf doctor` while a gateway runs: the command reports what the gateway knows, and each problem only once.
 
 use std::path::Path;
 

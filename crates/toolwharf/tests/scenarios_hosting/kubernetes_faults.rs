@@ -178,7 +178,7 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     assert!(!host.is_marked(&id).await);
     assert_eq!(kubernetes::containers(&id).len(), 1);
 
-    // The gateway waits for a pod that cannot be deleted, and starts nothing beside it.
+    // The gateway waits for a pod that cannot be deleted, and starts no second pod in the meantime.
     let keep = |finalizers: &str| {
         let patch = format!("--patch={{\"metadata\": {{\"finalizers\": {finalizers}}}}}");
         kubectl(&["patch", "pod", &pod, "--type=merge", &patch]);

@@ -64,7 +64,7 @@ async fn h08_registered_servers_are_back_when_the_product_is(platform: Platform)
         .filter(|tool| tool["name"].as_str().unwrap().ends_with("echo"));
     assert_eq!(echoes.count(), 4, "{tools:?}");
 
-    // After SIGKILL, no leftover instance runs beside the new one.
+    // After SIGKILL, no leftover instance runs in addition to the new one.
     host.running.kill().await;
     let host = site.start().await;
     back(&host, 3).await;

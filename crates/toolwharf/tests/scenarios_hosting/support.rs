@@ -390,7 +390,7 @@ impl Host {
         assert_eq!(echo["structuredContent"]["n"], 1);
     }
 
-    /// Calls a tool of the server of this name through the gateway's endpoint. Returns the text of its result.
+    /// Calls a tool of `server` through the gateway's endpoint. Returns the text of the result.
     pub(crate) async fn called(&self, server: &str, tool: &str, arguments: Value) -> String {
         let params = json!({"name": tool, "arguments": arguments});
         let scope = format!("-/{server}");

@@ -321,7 +321,7 @@ async fn p09_refusals_are_counted(db: &Db) {
     assert!(metrics.contains(&counted), "{metrics}");
     let rows = "SELECT CAST(COUNT(*) AS TEXT) FROM kb.agent_run_tool_calls WHERE tool = 'echo'";
     assert_eq!(db.texts(&gateway, rows).await, ["0"]);
-    // The next line contains the number of refusals since the previous one.
+    // The next line says how many refusals there were since the previous line.
     wait_for("a count in the log", DEADLINE, async || {
         peer.tool("echo", json!({})).await;
         let counted = "times since the last such line";

@@ -1,8 +1,8 @@
 //! One request over streamable HTTP, with its response or response stream.
 //!
-//! A refusal is judged: if it names a lost session, or if a ping that follows is refused too, the link is unusable
-//! ([`Core::check`]). The request is repeated by the caller, and only if no handler can have seen it, or if it is a list
-//! or a ping.
+//! If a refusal names a lost session, the link is unusable. After other refusals that may concern the whole connection,
+//! [`Core::check`] sends a ping; if the server refuses the ping as well, the link is also unusable. Only the caller
+//! repeats the request, and only if no handler can have seen it, or if it is a list or a ping.
 //!
 //! A legacy stream that breaks off before the response is resumed if its events had ids (2025-11-25 basic/transports
 //! "Resumability and Redelivery"). Modern streams are not resumed.
@@ -77,7 +77,7 @@ pub(super) struct Exchange {
     stage: Stage,
     sent: bool,
     /// Set for `initialize`, which is never cancelled (2025-11-25 basic/utilities/cancellation), and for requests that
-    /// check the server. Their refusals are not judged.
+    /// check the server. Their refusals do not lead to a check.
     pub(super) handshake: bool,
     /// True for lists and pings, which may be repeated.
     is_safe: bool,
@@ -145,7 +145,7 @@ impl HttpCall {
         self
     }
 
-    /// The status of the response, or 0 without one.
+    /// The status of the response, or 0 before the response arrives.
     pub(super) fn status(&self) -> u16 {
         self.exchange.status
     }

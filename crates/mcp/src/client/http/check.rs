@@ -20,12 +20,12 @@ use super::{
 };
 use crate::{Era, Frame, Kind, RpcError, error::METHOD_NOT_FOUND, protocol::method};
 
-/// Time for the answer to the ping. A server that is only busy is not at fault.
+/// Maximum wait for the response to the ping. After it, the server counts as busy, and the link stays usable.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Core {
     /// Finds out with a ping (modern: `server/discover`) whether the server refuses everything. If so, the link is
-    /// unusable from then on. There is one check at a time; without an answer it changes nothing.
+    /// unusable from then on. Only one check runs at a time. If the ping is not answered, nothing changes.
     pub(super) fn check(
         self: Arc<Self>,
         doubt: Doubt,

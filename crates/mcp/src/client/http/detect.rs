@@ -1,7 +1,7 @@
 //! Detects the protocol that a URL speaks (2026-07-28 basic/transports/streamable-http "Backward Compatibility").
 //!
-//! `server/discover` is tried first. A result, or an error that only modern servers send, settles it. Otherwise
-//! `initialize` is tried, and if that is refused too, GET for the event stream of HTTP+SSE.
+//! `server/discover` is tried first. A result, or an error that only modern servers send, shows that the server is
+//! modern. Otherwise `initialize` is tried, and if that is refused too, GET for the event stream of HTTP+SSE.
 //!
 //! A server may answer 401 to every method that it does not know, so only a 401 to `initialize` means that it needs a
 //! sign-in. A server that never answers `server/discover` gets `initialize` after [`PROBE_TIMEOUT`]. Its URL is
@@ -40,11 +40,11 @@ use crate::{
     protocol::method,
 };
 
-/// Time for the answer to `server/discover` before `initialize` is tried as well.
+/// Maximum wait for the response to `server/discover` before `initialize` is tried as well.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time that it still gets once `initialize` was accepted.
+/// Further wait for the response to `server/discover` after `initialize` was accepted.
 const PROBE_GRACE: Duration = Duration::from_secs(1);
-/// Wait for the end of a session that is not needed.
+/// Maximum wait for the end of a session that is not needed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server at a URL, and how to connect to it.
@@ -88,7 +88,7 @@ impl Detection<'_> {
         if silent.contain(uri) {
             match self.legacy(None).await {
                 Err(ConnectError::Unreachable(why)) => return Err(ConnectError::Unreachable(why)),
-                // It may be another server by now.
+                // The URL may lead to another server by now, so `server/discover` is tried again.
                 Err(_) => silent.remove(uri),
                 connected => return connected,
             }
@@ -123,7 +123,7 @@ impl Detection<'_> {
                         Ok(legacy)
                     }
                 },
-                // Perhaps a modern server that is slow.
+                // This may be a slow modern server, so wait for its response to `server/discover`.
                 Err(error) => match timeout_at(deadline, probing).await {
                     Ok(Probe::Modern(client)) => Ok(client),
                     _ => Err(error),
@@ -147,7 +147,8 @@ impl Detection<'_> {
         if !(is_unauthorized && is_open) {
             return connected;
         }
-        // Either the token was replaced, or `initialize` needs none and is refused: ask the modern way once more.
+        // Either the token was replaced, or `initialize` needs no token and failed for another reason. Try
+        // `server/discover` once more.
         match (self.modern().await, connected) {
             (Ok(modern), Ok(legacy)) => {
                 legacy.close(CLOSE_TIMEOUT).await;
@@ -166,7 +167,7 @@ impl Detection<'_> {
         }
     }
 
-    /// The access token for the next request, if it is there.
+    /// The access token for the next request, if it is already available.
     fn token(&self) -> Option<Access> {
         match self.endpoint.authorize.as_ref()?.token() {
             Token::Is(token) => token,
@@ -179,7 +180,7 @@ fn is_sign_in(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Call(CallError::SignIn(_)))
 }
 
-/// Supplies access tokens, but does nothing about one that is refused.
+/// Supplies access tokens, but requests no other token or sign-in when the server rejects one.
 #[derive(Debug)]
 struct Passive(Arc<dyn Authorize>);
 
@@ -211,7 +212,7 @@ enum Probe {
 }
 
 impl Detection<'_> {
-    /// Tries `server/discover`. `is_passive`: nothing is done about a 401.
+    /// Tries `server/discover`. `is_passive`: a 401 leads neither to a request for another token nor to a sign-in.
     async fn probe(&self, is_passive: bool) -> Probe {
         let (pool, options) = (self.pool, self.options);
         let mut endpoint = self.endpoint.clone();
@@ -301,7 +302,7 @@ impl Detection<'_> {
             }
             Err(refusal) => refusal,
         };
-        // The first refusal may be the one that tells the user what to do.
+        // Show the refusal of `server/discover` as well, since it may be the one that tells the user what to do.
         if let (ConnectError::NotLegacy(error), Some(ConnectError::NotModern(first))) =
             (&mut error, probed)
         {
@@ -391,12 +392,12 @@ pub(in crate::client) async fn initialize_too(
                 let opened = established(pool, &endpoint, options, info, session, ambient);
                 return opened.await.map(Some);
             }
-            // For example a modern version.
+            // The result is unusable. For example, it names a modern version.
             Err(_) => return Ok(None),
         },
         Err(refusal) => refusal,
     };
-    // Otherwise it may be busy, or want another sign-in.
+    // Other refusals may be temporary: the server is busy, or requires another sign-in.
     let is_lasting = (200..500).contains(&refusal.status)
         && !matches!(refusal.status, 401 | 403 | 407 | 408 | 429);
     match refusal.error {

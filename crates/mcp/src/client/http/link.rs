@@ -77,7 +77,7 @@ impl Drop for Owner {
     }
 }
 
-/// State of a legacy server's own stream, which carries messages outside of any call.
+/// State of a legacy server's own stream, which carries messages that belong to no call.
 #[derive(Default)]
 pub(super) struct Beside {
     pub(super) is_open: AtomicBool,
@@ -299,7 +299,7 @@ impl HttpLink {
         let mut headers = core.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(SESSION_ID, session.clone());
-        // Best effort: a server may refuse it (405) or be gone already.
+        // Best effort, because the server may refuse the request (405), or may no longer run.
         let _ = timeout(
             grace,
             core.request(Method::DELETE, headers, Bytes::new(), true),
@@ -328,7 +328,7 @@ impl Core {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// `is_repeatable`: it may be sent again if its connection turns out to be closed.
+    /// `is_repeatable`: the request may be sent again if its connection turns out to be closed.
     pub(super) fn request(
         &self,
         method: Method,
@@ -544,7 +544,8 @@ impl Core {
         if let pool::Error::SignIn(sign_in) = error {
             return CallError::SignIn(sign_in.clone());
         }
-        // The endpoint is another gateway. If it cannot be reached, a third one may have its sessions now.
+        // The endpoint is another gateway. If that gateway cannot be reached, a third gateway may have its sessions
+        // now.
         if error.is_connect() && self.endpoint.sign.is_some() {
             return self.expired(&cause(error));
         }

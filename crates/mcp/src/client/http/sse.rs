@@ -1,8 +1,9 @@
 //! HTTP+SSE of 2024-11-05 towards servers: one event stream in, a POST per message out.
 //!
-//! The connection is a [`Duplex`] and ends with the stream. A message that the server refuses ends only its call,
-//! unless the refusal names a lost session, or a ping is refused as well. Messages are sent in order. A POST delays the next one by at most
-//! [`MAX_ORDER_WAIT`], because some servers answer it only when the call is done.
+//! The connection is a [`Duplex`] and ends with the stream. If the server refuses a message, only the message's call
+//! ends. Exceptions: the refusal names a lost session, or the server then refuses a ping as well; these end the
+//! connection. Messages are sent in order. A POST delays the next one by at most [`MAX_ORDER_WAIT`], because some
+//! servers answer it only when the call is done.
 
 use std::{sync::Arc, time::Duration};
 

@@ -201,7 +201,7 @@ struct Resting {
 /// The idle connections to one authority.
 #[derive(Default)]
 struct Idle {
-    /// Each with the time at which it became idle.
+    /// Each connection, with the time at which it became idle.
     wires: Vec<(Wire, Instant)>,
     limit: Limit,
 }
@@ -252,7 +252,7 @@ impl Wires {
             let (mut wire, since) = idle.wires.pop()?;
             let time = since.elapsed();
             if time >= idle.limit.usable() {
-                // The others have been idle for longer.
+                // All other connections have been idle for even longer, so they are unusable too.
                 let unusable = std::mem::take(&mut idle.wires);
                 drop(resting);
                 drop(unusable);
@@ -265,14 +265,14 @@ impl Wires {
         }
     }
 
-    /// Notes the limit that a response states.
+    /// Records the idle limit that a response states.
     pub(super) fn learn(&self, authority: &Arc<str>, headers: &HeaderMap) {
         if let Some(stated) = stated_limit(headers) {
             lock(&self.shared).of(authority).limit.stated = Some(stated);
         }
     }
 
-    /// Notes that a connection which was idle for this long turned out to be closed.
+    /// Records that a connection which was idle for this long turned out to be closed.
     pub(super) fn closed_after(&self, authority: &Arc<str>, idle: Duration) {
         if idle >= MIN_LEARNED_LIMIT {
             let mut resting = lock(&self.shared);

@@ -11,7 +11,7 @@ const WAY_OUT: &str = "if you trust it, install it yourself and give its program
 /// Checks `package-lock.json`.
 ///
 /// # Errors
-/// The text names the package, the problem, and the way out.
+/// The text names the package, the problem and the remedy.
 pub(super) fn check_npm(lock: &Value, registries: &[Place]) -> Result<(), String> {
     let packages = lock["packages"]
         .as_object()

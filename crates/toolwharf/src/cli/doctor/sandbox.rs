@@ -1,5 +1,5 @@
-//! What servers without a sandbox would lose in one, with the settings that restore it, and what sandboxed servers can
-//! see.
+//! Findings about sandboxes: the access that servers without a sandbox would lose, with the settings that restore it,
+//! and the files that sandboxed servers can see.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
@@ -63,7 +63,7 @@ pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
         lost.push(format!("{more} more (`mounts`)"));
     }
     let what = format!(
-        "server `{}` has no sandbox; in one, it would lose {}",
+        "server `{}` has no sandbox; a sandbox would take away: {}",
         spec.name,
         lost.join(", ")
     );
@@ -218,7 +218,7 @@ mod tests {
     fn what_a_server_would_lose_is_named_with_what_gives_it_back() {
         // This path exists on every machine, but in no sandbox.
         let here = "/var";
-        let plain = "server `one` has no sandbox; in one, it would lose the network (`network`), your home directory \
+        let plain = "server `one` has no sandbox; a sandbox would take away: the network (`network`), your home directory \
                      (`volumes`, `mounts`)";
         let check = |line: &str, more: &str| {
             assert_eq!(said(line, |_| ()).unwrap(), format!("{plain}{more}"));
