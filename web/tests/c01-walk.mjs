@@ -32,7 +32,7 @@ await run(async (open) => {
   await page.getByPlaceholder("Search the registries").fill("calculator");
   await page.getByRole("button", { name: /dev\.toolwharf\/calculator/ }).click();
   const dialog = page.getByRole("dialog");
-  await dialog.getByText("It takes no arguments").waitFor();
+  await dialog.getByText("There are no fields to fill in").waitFor();
   await seen("3-entry");
   await dialog.getByRole("button", { name: "Install and try it" }).click();
   await dialog.getByText("The trial run found 1 tool").waitFor({ timeout: 120_000 });

@@ -51,7 +51,7 @@ api.use({
 /** Ends the session, for all tabs. */
 export async function signOut(): Promise<void> {
   const left = await fetch("/sign-out", { method: "POST", headers: credentials() }).catch(() => undefined);
-  if (!left?.ok) throw new ApiError("You are still signed in: Toolwharf does not answer. Try again.", left?.status ?? 0);
+  if (!left?.ok) throw new ApiError("Toolwharf does not respond, so you are still signed in. Try again.", left?.status ?? 0);
   localStorage.removeItem(SESSION);
   location.assign("/sign-in");
 }

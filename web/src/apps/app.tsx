@@ -71,7 +71,7 @@ export function AppView(props: AppProps) {
     return (
       <Notice>
         This tool has an App. It cannot be shown, because the gateway has no second address for Apps that your browser can reach. Set{" "}
-        <code>console.apps_url</code> in toolwharf.toml to one.
+        <code>console.apps_url</code> in toolwharf.toml to such an address.
       </Notice>
     );
   if (page.error) return <Notice tone="warn" actions={<Button onClick={() => void page.refetch()}>Try again</Button>}>The App of this tool cannot be shown. {message(page.error)}</Notice>;

@@ -86,7 +86,7 @@ function ObjectField({ title, description, properties, fieldPathId, schema, onAd
       )}
     </>
   );
-  if (isRoot) return <div className="flex flex-col gap-4">{shown.length || schema.additionalProperties ? fields : <p className="text-sm text-muted">It takes no arguments.</p>}</div>;
+  if (isRoot) return <div className="flex flex-col gap-4">{shown.length || schema.additionalProperties ? fields : <p className="text-sm text-muted">There are no fields to fill in.</p>}</div>;
   return (
     <fieldset className="flex min-w-0 flex-col gap-4 rounded-md border p-3 pt-2">
       <legend className="px-1 font-mono text-[0.8125rem] font-medium">{title}</legend>

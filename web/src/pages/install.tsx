@@ -156,7 +156,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
         </div>
       ) : (
         <div className="flex flex-col gap-4">
-          {data.options.length > 1 && <Chips label="Way to install it" value={option.id} onChange={setWhich} choices={data.options.map((one) => [one.id, one.kind] as const)} />}
+          {data.options.length > 1 && <Chips label="Installation option" value={option.id} onChange={setWhich} choices={data.options.map((one) => [one.id, one.kind] as const)} />}
           <Panel>
             <Facts>
               <Fact name="Package"><code className="break-all">{option.target}</code>{option.version && <span className="text-muted"> {option.version}</span>}</Fact>

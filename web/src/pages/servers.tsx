@@ -57,7 +57,7 @@ export function Servers() {
         <Skeleton />
       ) : !data.length ? (
         <Empty icon={<ServerIcon />} title="No servers yet">
-          <Link to="/install" className="font-medium text-accent hover:underline">Install one</Link>, add one with <code>toolwharf add NAME -- COMMAND</code>, or copy those of a client with <code>toolwharf import claude-desktop</code>. It appears here by itself.
+          <Link to="/install" className="font-medium text-accent hover:underline">Install one</Link>, add one with <code>toolwharf add NAME -- COMMAND</code>, or copy a client's servers with <code>toolwharf import claude-desktop</code>. It appears here by itself.
         </Empty>
       ) : (
         <>

@@ -60,7 +60,7 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
               Open the tool
             </Link>
           )}
-          <Button icon={<RotateCcw />} disabled={!call.arguments || !server} title={call.arguments ? undefined : "Its arguments are not recorded"} onClick={() => setAsking(true)}>
+          <Button icon={<RotateCcw />} disabled={!call.arguments || !server} title={call.arguments ? undefined : "The arguments of this call were not recorded"} onClick={() => setAsking(true)}>
             Replay
           </Button>
         </div>
@@ -138,7 +138,7 @@ type Span = { name: string; from: number; to: number; hue: string; more?: string
 /** The phases of a call, in microseconds since its start. Phases missing in older records are left out. */
 function spans(call: Schemas["WholeCall"]): Span[] {
   const { turn_us: turn, sent_us: sent, answered_us: answered, duration_us: end } = call;
-  const questions = call.questions ? ` It asked ${call.questions === 1 ? "once" : `${call.questions} times`}.` : "";
+  const questions = call.questions ? ` The server asked for input ${call.questions === 1 ? "once" : `${call.questions} times`}.` : "";
   const found: Span[] = [];
   const add = (name: string, from: number | null | undefined, to: number | null | undefined, hue: string, more?: string) => {
     if (from != null && to != null) found.push({ name, from, to: Math.max(from, to), hue, ...(more ? { more } : {}) });

@@ -60,7 +60,7 @@ export function Keys({ project }: { project?: string }) {
         icon={<KeyRound />}
         empty="No keys yet"
       >
-        Clients that are not on this machine need one.
+        Clients that are not on this machine need a key.
       </Listing>
       {making && <NewKey project={project} onClose={() => setMaking(false)} />}
     </>
@@ -92,7 +92,7 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
         </div>
       ) : (
         <DialogForm onSubmit={make} onCancel={onClose} action="Make it" error={error}>
-          <TextField label="Name" help="Records of calls have it." value={name} onChange={setName} required autoFocus />
+          <TextField label="Name" help="Call records show this name." value={name} onChange={setName} required autoFocus />
           {project ? (
             <ChoiceField label="Role" help={`It may ${ROLES[role]}.`} value={role} onChange={(chosen) => setRole(chosen as Role)} choices={Object.keys(ROLES)} />
           ) : (

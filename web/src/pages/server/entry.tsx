@@ -90,7 +90,7 @@ export function Configuration({ server }: { server: Server }) {
           <Fact name="Call timeout">{(server.call_timeout_ms ?? 0) / 1000} s</Fact>
           <Fact name="Start timeout">{(server.start_timeout_ms ?? 0) / 1000} s</Fact>
           <Fact name="Connection">{server.sharing}</Fact>
-          <Fact name="Restart">{server.restart_policy ?? "the default for its kind"}</Fact>
+          <Fact name="Restart">{server.restart_policy ?? "the default"}</Fact>
         </Facts>
       </Panel>
     </div>
@@ -139,7 +139,7 @@ function Editor({ server, kept: { entry: told, tag } }: { server: Server; kept: 
     submit(async () => {
       const { notices } = await put(change!.entry, false).finally(() => setChange(undefined));
       for (const notice of notices) toast(notice, true);
-      toast("Saved. The server is restarted with it.");
+      toast("Saved. The server is restarted with the new entry.");
       await client.invalidateQueries({ queryKey: ["entry", server.id!] });
       await client.invalidateQueries({ queryKey: ["server", server.id!] });
     });

@@ -67,7 +67,7 @@ function Files({ server }: { server: Server }) {
     <>
       {!!server.files_missing?.length && (
         <p className="border-b px-3.5 py-2 text-sm text-warn">
-          Its entry refers to files outside its sandbox: {server.files_missing.join(", ")}. Add them to <code>"sandbox": {'{"show": […]}'}</code> if it needs them.
+          Its entry refers to files outside its sandbox: {server.files_missing.join(", ")}. Add them to <code>"sandbox": {'{"show": […]}'}</code> if the server needs them.
         </p>
       )}
       <ul className="max-h-96 divide-y divide-line overflow-y-auto">
