@@ -68,6 +68,27 @@ impl Client {
             scopes: Vec::new(),
         }
     }
+
+    /// Why a request failed with `invalid_client`, and the way out. Only a client that Toolwharf registered can be
+    /// registered again.
+    pub(crate) fn unknown(&self, login: &Login, issuer: &str, said: &str) -> String {
+        let (id, issuer) = (excerpt(&self.id), excerpt(issuer));
+        if self.redirect_uri.is_some() {
+            return format!(
+                "the issuer {issuer} no longer knows the client that Toolwharf registered there ({said}): sign in again, and \
+                 Toolwharf registers again"
+            );
+        }
+        let is_document = login.client_id.is_none() && id.starts_with("https://");
+        let way_out = match is_document {
+            true => "it must be able to read this document",
+            false => {
+                "Toolwharf did not register this client, so it cannot register it again: correct the client id or its \
+                 secret in the entry's `login`"
+            }
+        };
+        format!("the issuer {issuer} does not accept the client `{id}` ({said}): {way_out}")
+    }
 }
 
 /// How a secret is sent if the entry does not say. `client_secret_basic` is the default of the standard (RFC 8414, 2).

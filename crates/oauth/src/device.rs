@@ -9,7 +9,7 @@ use crate::{
     metadata::DEVICE_CODE_GRANT,
     now,
     request::{endpoint, post_form, refusal, unreadable},
-    token::{authenticate, post, read},
+    token::{INVALID_CLIENT, authenticate, post, read},
 };
 
 /// Seconds between polls if the issuer does not specify them.
@@ -64,12 +64,15 @@ impl Device {
         let shown = authenticate(discovery, client, login, &mut form)?;
         let response = post_form(http, &place, &form, shown, None).await?;
         if !response.status().is_success() {
-            let (_, said) = refusal(&response);
-            let issuer = excerpt(&metadata.issuer);
-            return Err(Error::new(
-                Code::Denied,
-                format!("the issuer {issuer} refused the device sign-in: {said}"),
-            ));
+            let (error, said) = refusal(&response);
+            let what = match error.as_deref() {
+                Some(INVALID_CLIENT) => client.unknown(login, &metadata.issuer, &said),
+                _ => {
+                    let issuer = excerpt(&metadata.issuer);
+                    format!("the issuer {issuer} refused the device sign-in: {said}")
+                }
+            };
+            return Err(Error::new(Code::Denied, what));
         }
         let device: Self = serde_json::from_slice(response.body())
             .map_err(|_| unreadable(&place, "its response is not a device authorization"))?;
@@ -127,6 +130,10 @@ impl Device {
         match error.as_deref() {
             Some("authorization_pending") => Ok(Polled::Wait(self.interval())),
             Some("slow_down") => Ok(Polled::Wait(self.interval() + DEFAULT_INTERVAL_SECS)),
+            Some(INVALID_CLIENT) => {
+                let what = client.unknown(login, &discovery.metadata.issuer, &said);
+                Err(Error::new(Code::Denied, what))
+            }
             Some(_) => Err(Error::new(
                 Code::Denied,
                 format!("the sign-in was refused: {said}"),

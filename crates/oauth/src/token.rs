@@ -18,6 +18,8 @@ use crate::{
 
 /// Maximum bytes of a token. Longer tokens are refused.
 const MAX_TOKEN_BYTES: usize = 64 * 1024;
+/// The error for a client that the issuer does not know, or that fails to authenticate (RFC 6749, 5.2).
+pub(crate) const INVALID_CLIENT: &str = "invalid_client";
 /// Lifetime of our signed assertions in seconds.
 const ASSERTION_LIFETIME_SECS: i64 = 60;
 
@@ -169,15 +171,36 @@ async fn bound(
     // not refusals. GitHub refuses with HTTP 200.
     Err(match error.as_deref() {
         Some(error) if !status.is_server_error() && !is_passing(status, error) => {
-            let issuer = excerpt(&discovery.metadata.issuer);
-            Error::new(
-                refused,
-                format!("the issuer {issuer} refused the token request: {said}"),
-            )
+            let issuer = &discovery.metadata.issuer;
+            let what = match error {
+                INVALID_CLIENT => client.unknown(login, issuer, &said),
+                _ => {
+                    let issuer = excerpt(issuer);
+                    format!("the issuer {issuer} refused the token request: {said}")
+                }
+            };
+            Error::new(refused, what)
         }
         None if status.is_success() => unreadable(&place, "its response contains no bearer token"),
         _ => unreadable(&place, &format!("it answered {said}")),
     })
+}
+
+/// Returns true if the issuer has forgotten a registered client. It then refuses any request of the client, here one
+/// with an invented refresh token, with `invalid_client` instead of `invalid_grant`. An invented code would look like an
+/// attempt to guess codes. False if that cannot be found out.
+pub async fn is_forgotten(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+) -> bool {
+    let form = vec![
+        ("grant_type", "refresh_token".to_owned()),
+        ("refresh_token", random()),
+    ];
+    let answer = post(http, discovery, client, login, form, None).await;
+    answer.is_ok_and(|(response, _)| refusal(&response).0.as_deref() == Some(INVALID_CLIENT))
 }
 
 /// Posts a form to the token endpoint as the client, and again if the issuer requires a nonce (RFC 9449, 8). Returns

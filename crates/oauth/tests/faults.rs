@@ -333,6 +333,69 @@ async fn answers_of_the_token_endpoint() {
     check(400, endless, Code::Refused, "xxx").await;
 }
 
+/// A client that its issuer does not know: the message says whose client it is, and what to do.
+#[tokio::test]
+async fn unknown_clients() {
+    let unknown = json!({ "error": "invalid_client", "error_description": "client not found" });
+    let script = Script::good().with(TOKEN, 401, unknown.clone());
+    let script = script.with("https://issuer.example/device", 401, unknown);
+    let login = Login::default();
+    let discovery = discovered(&script, &login).await.unwrap();
+    let registered = known(&script, &discovery, &login, None).await;
+    let of_entry = Login {
+        client_id: Some("toolwharf".to_owned()),
+        client_secret: Some(SECRET.to_owned()),
+        ..Login::default()
+    };
+    let document = Client {
+        id: "https://tools.example/login/client.json".to_owned(),
+        redirect_uri: None,
+        ..registered.clone()
+    };
+    for (client, login, part) in [
+        (
+            &registered,
+            &login,
+            "sign in again, and Toolwharf registers again",
+        ),
+        (
+            &client(&discovery).await,
+            &of_entry,
+            "cannot register it again: correct the client id",
+        ),
+        (&document, &login, "must be able to read this document"),
+    ] {
+        let refreshed = oauth::token::refresh(&script, &discovery, client, login, &tokens()).await;
+        is(refreshed, Code::Refused, part);
+        let device = Device::begin(&script, &discovery, client, login).await;
+        is(device, Code::Denied, part);
+    }
+    is(
+        signed_in(&script, &login).await,
+        Code::Denied,
+        "client not found",
+    );
+    is(
+        signed_in(&script, &of_entry).await,
+        Code::Denied,
+        "client not found",
+    );
+
+    let forgets = async |script: Script| {
+        oauth::token::is_forgotten(&script, &discovery, &registered, &login).await
+    };
+    assert!(forgets(script).await);
+    for (status, error) in [
+        (400, "invalid_grant"),
+        (400, "unsupported_grant_type"),
+        (503, "server_error"),
+    ] {
+        let script = Script::good().with(TOKEN, status, json!({ "error": error }));
+        assert!(!forgets(script).await, "{error}");
+    }
+    assert!(!forgets(Script::good().broken(TOKEN, "no answer")).await);
+}
+
 #[tokio::test]
 async fn lifetimes_of_all_kinds() {
     for (lasts, expect) in [

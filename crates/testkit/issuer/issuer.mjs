@@ -34,6 +34,7 @@ const state = {
 const oidcScopes = ['openid', 'offline_access', 'email', 'groups', 'profile'];
 const counts = {};
 const secrets = new Set();
+const registered = new Set();
 const cookieKey = crypto.randomBytes(32).toString('hex');
 let issuer;
 let keys = [];
@@ -169,6 +170,7 @@ function build() {
     counts[name] = (counts[name] ?? 0) + 1;
     const grant = name === 'token' && ctx.oidc.params?.grant_type;
     if (grant) counts[`token:${grant}`] = (counts[`token:${grant}`] ?? 0) + 1;
+    if (name === 'registration' && ctx.body?.client_id) registered.add(ctx.body.client_id);
     if (name === 'token') {
       const { code, code_verifier: verifier, refresh_token: used } = ctx.oidc.params ?? {};
       const { access_token: access, refresh_token: refresh, id_token: id } = ctx.body ?? {};
@@ -264,6 +266,11 @@ const control = {
   rotate: () => {
     addKey();
     build();
+    return {};
+  },
+  forget: async () => {
+    for (const id of registered) await provider.Client.adapter.destroy(id);
+    registered.clear();
     return {};
   },
   token: (body) => ({ token: sign(body) }),

@@ -87,6 +87,11 @@ impl Issuer {
         self.control("rotate", json!({})).await;
     }
 
+    /// Forgets all clients that were registered dynamically.
+    pub async fn forget(&self) {
+        self.control("forget", json!({})).await;
+    }
+
     /// Returns how many requests an endpoint has answered: `discovery`, `jwks`, `registration`, `authorization`,
     /// `token`, `introspection`, `revocation`, `device_authorization`; also the token endpoint by grant
     /// (`token:refresh_token`), and a path in `answers` by the path.

@@ -82,6 +82,8 @@ struct Wanted {
     stepped: Option<Instant>,
     /// The token with which more scopes were last requested. Many calls with the same token cause one request.
     short: Option<Access>,
+    /// True after a redirect that was refused here: the issuer does know the client, so the next sign-in does not check it.
+    is_client_known: bool,
 }
 
 /// A credential as the source of tokens for requests.
@@ -186,6 +188,16 @@ impl Credential {
         self.wanted().challenge.clone()
     }
 
+    /// Called when a redirect of this sign-in was refused here.
+    pub(super) fn came_back(&self) {
+        self.wanted().is_client_known = true;
+    }
+
+    /// Returns whether the issuer is known to know the client. Applies to one sign-in.
+    pub(super) fn take_client_known(&self) -> bool {
+        std::mem::take(&mut self.wanted().is_client_known)
+    }
+
     /// Waits until a sign-in.
     pub(super) fn signed_in(&self) -> BoxFuture<'static, ()> {
         let mut bell = self.signed_in.subscribe();
@@ -224,9 +236,8 @@ impl Credential {
         matches!(&**self.state.load(), State::Held(_))
     }
 
-    /// Called after a sign-in at another replica. The next request loads the token.
+    /// Called when a sign-in at another replica can be used here.
     pub(super) fn begun_elsewhere(&self) {
-        self.forget();
         self.wanted().tried_again = None;
         self.signed_in.send_replace(());
     }
@@ -328,6 +339,7 @@ impl Credential {
                 return Err(self.needed(why));
             }
             let version = row.version;
+            let is_leased = row.leased_until.is_some_and(|until| until > store::now());
             let stored = opened(logins, &self.id, row).await;
             let stored = stored.map_err(|error| passing(&format!("{error:#}")))?;
             // Another process may have renewed the token, or a user may have signed in.
@@ -337,6 +349,13 @@ impl Credential {
                 && Some(&held.access) != due.as_ref()
             {
                 return Ok(self.hold(&stored.tokens, None));
+            }
+            // A server may refuse a token as soon as the issuer has issued the next one. So a refusal is final only if
+            // no renewal has ended since then or is in progress.
+            if !is_leased && self.is_in_vain(refused) {
+                return Err(self.needed(
+                    "the server refuses the access token that its issuer has just issued",
+                ));
             }
             let until = store::now() + RENEWAL_LEASE;
             let lease =
@@ -513,25 +532,21 @@ impl Credential {
             let mut wanted = self.wanted();
             (wanted.challenge, wanted.is_refused) = (challenge, true);
         }
-        if self.is_in_vain(used.as_ref()) {
-            return Err(
-                self.needed("the server refuses the access token that its issuer has just issued")
-            );
-        }
         match self.clone().renewed(used).await? {
             Some(access) => Ok(access),
             None => Err(self.needed("nobody has signed in")),
         }
     }
 
-    /// Returns true if the server refuses a token that was requested because it had just refused another one. The
-    /// sign-in stays as it is: the fault may lie with the server or its clock.
+    /// Returns true if the server refuses a token that was requested because it had just refused another one, and that
+    /// is not due yet. The sign-in stays as it is: the fault may lie with the server or its clock.
     fn is_in_vain(&self, refused: Option<&Access>) -> bool {
         let state = self.state.load();
         let State::Held(held) = &**state else {
             return false;
         };
-        let Some(made) = held.made.filter(|_| Some(&held.access) == refused) else {
+        let is_meant = Some(&held.access) == refused && !held.is_due();
+        let Some(made) = held.made.filter(|_| is_meant) else {
             return false;
         };
         let mut wanted = self.wanted();

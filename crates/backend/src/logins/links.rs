@@ -280,7 +280,10 @@ impl Logins {
         self.bind(&credential.id.server, &credential.place, &discovery)
             .await?;
         let identity = self.identity().ok_or_else(no_way_back)?;
-        let client = self.client(&http, &discovery, login, &identity).await?;
+        let check = !credential.take_client_known();
+        let client = self
+            .client(&http, &discovery, login, &identity, check)
+            .await?;
         Ok((discovery, client))
     }
 
@@ -367,9 +370,16 @@ impl Logins {
         };
         let (discovery, client) = (attempt.discovery.clone(), attempt.client.clone());
         let http = self.http(&credential.place);
-        let tokens = attempt
+        let finished = attempt
             .finish(&http, callback, &credential.place.login)
-            .await?;
+            .await;
+        if finished
+            .as_ref()
+            .is_err_and(|error| error.code == Code::WrongRedirect)
+        {
+            credential.came_back();
+        }
+        let tokens = finished?;
         self.arrived(
             &credential,
             Stored {
@@ -438,7 +448,7 @@ impl Logins {
     }
 
     /// Starts a server that waited for a sign-in, and waits until it runs.
-    async fn up(&self, server: &ServerKey) {
+    pub(super) async fn up(&self, server: &ServerKey) {
         let Some(gateway) = self.gateway.get() else {
             return;
         };

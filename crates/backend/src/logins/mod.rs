@@ -12,6 +12,8 @@ mod bound;
 mod credential;
 mod links;
 mod page;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
@@ -30,7 +32,7 @@ use http::{Request, Response};
 use http_client::{Client as HttpClient, Options};
 use mcp::client::{Authorize, SignIn};
 use model::{Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
-use oauth::{Challenge, Client, Discovery, Identity, Tokens};
+use oauth::{Challenge, Client, Discovery, Identity, Tokens, token};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use store::{LoginClientRow, LoginRow, NewLogin, Store, Time};
@@ -278,13 +280,16 @@ impl Logins {
             .await?)
     }
 
-    /// The client that the issuer knows this gateway as. Registers it if necessary.
+    /// The client that the issuer knows this gateway as. Registers it if necessary, and again if the issuer has
+    /// forgotten it: a browser that is sent there with an unknown client ends on an error page of the issuer. `check`:
+    /// whether to find that out with a request.
     async fn client(
         &self,
         http: &dyn oauth::Http,
         discovery: &Discovery,
         login: &Login,
         identity: &Identity,
+        check: bool,
     ) -> Result<Client, oauth::Error> {
         let issuer = &discovery.metadata.issuer;
         let parts = ["client", issuer, &identity.redirect_uri];
@@ -300,6 +305,17 @@ impl Logins {
                     .ok()
             }
             _ => None,
+        };
+        let known = match known {
+            Some(client)
+                if check
+                    && login.client_id.is_none()
+                    && token::is_forgotten(http, discovery, &client, login).await =>
+            {
+                tracing::info!(issuer, "the issuer has forgotten the client registration");
+                None
+            }
+            known => known,
         };
         let client = oauth::identify(http, discovery, login, identity, known.clone()).await?;
         if client.redirect_uri.is_some() && known.as_ref() != Some(&client) {
@@ -375,7 +391,7 @@ impl Logins {
             } = opened(self, id, row).await?;
             let http = self.http(&credential.place);
             let login = &credential.place.login;
-            oauth::token::revoke(&http, &discovery, &client, login, &tokens).await?;
+            token::revoke(&http, &discovery, &client, login, &tokens).await?;
             anyhow::Ok(())
         };
         if let Err(error) = taken_back.await {
@@ -397,10 +413,16 @@ impl Logins {
             match (is_in, credential.is_held()) {
                 (true, false) => {
                     self.offers.forget(server);
-                    credential.begun_elsewhere();
-                    if self.needs_login(server) {
-                        self.wake(server, Command::Start);
-                    }
+                    credential.forget();
+                    let Some(logins) = self.this.upgrade() else {
+                        return Ok(());
+                    };
+                    let credential = credential.clone();
+                    // Calls that wait for the sign-in continue when the server runs.
+                    self.tasks.spawn(async move {
+                        logins.up(&credential.id.server).await;
+                        credential.begun_elsewhere();
+                    });
                 }
                 (false, true) => {
                     credential.forget();
@@ -422,12 +444,6 @@ impl Logins {
             let whose = Some(&id.principal).filter(|whose| ***whose != *EVERYBODY);
             server.part_with(whose, CLOSE_TIMEOUT).await;
         }
-    }
-
-    fn needs_login(&self, server: &ServerKey) -> bool {
-        let gateway = self.gateway.get();
-        let server = gateway.and_then(|gateway| gateway.fleet().get(server).cloned());
-        server.is_some_and(|server| server.status().needs_login)
     }
 
     /// Restarts a server after a sign-in or sign-out.

@@ -125,6 +125,32 @@ async fn s07_an_issuer_that_is_away_signs_nobody_out() {
     }
 }
 
+/// The issuer has forgotten the registration, for example because its database was reset. The next sign-in registers
+/// again, with and without a refused refresh before.
+#[tokio::test]
+async fn s07_a_forgotten_registration_is_made_again() {
+    let (world, _kept, running) = World::entered("ann", json!({})).await;
+    assert_eq!(world.issuer.count("registration").await, 1);
+    world.issuer.forget().await;
+    world.protected.revoke();
+    let refused = call(&running, "whoami").await;
+    let link = link_in(&refused["error"]);
+    let login = login(&running).await;
+    checks::string(&login["reason"], &["invalid_client", "registers again"]);
+    enter(&world.issuer, link, "ben", "").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ben");
+    assert_eq!(world.issuer.count("registration").await, 2);
+
+    world.issuer.forget().await;
+    paste(&world.issuer, &running, NAME, "", "cid").await;
+    assert_eq!(text(&call(&running, "whoami").await), "cid");
+    assert_eq!(world.issuer.count("registration").await, 3);
+    // A registration that the issuer knows is used again.
+    paste(&world.issuer, &running, NAME, "", "dan").await;
+    assert_eq!(text(&call(&running, "whoami").await), "dan");
+    assert_eq!(world.issuer.count("registration").await, 3);
+}
+
 /// A server whose clock is five minutes ahead accepts tokens for five minutes less. A shorter token lifetime gives a
 /// clear error.
 #[tokio::test]
