@@ -85,6 +85,10 @@ pub struct Server {
     /// repeated failures), `blocked` (waiting does not help), `unresponsive`, `restarting`, `stopping`, `stopped`,
     /// `failed`, `unknown`, `disabled` or `unusable`. `not running` without a running gateway.
     pub status: String,
+    /// The value of the column `status` of `kb.agent_workspaces`, which other programs read: `registered` (not started
+    /// yet), `starting`, `ready`, `unresponsive`, `stopping`, `backoff`, `blocked`, `idle`, `stopped`, `exited`, `failed`
+    /// or `unknown`. For servers that are not registered, and so have no row there, the value that it would have.
+    pub state: String,
     /// Why the server is not available.
     pub reason: Option<String>,
     /// Milliseconds until the next attempt, if one is due.

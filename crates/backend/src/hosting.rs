@@ -35,8 +35,6 @@ use crate::{
 
 /// Interval between cleanups of what lost replicas left running.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// The status of a row whose server never ran.
-const REGISTERED: &str = "registered";
 
 pub struct Hosting {
     store: Store,
@@ -286,7 +284,7 @@ impl Hosting {
         let new = NewRegistration {
             project: entry.project.as_ref(),
             name: &entry.name,
-            status: REGISTERED,
+            status: lifecycle::REGISTERED,
             image: entry.launch().program.target(),
             config: &config,
         };

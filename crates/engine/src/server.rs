@@ -378,7 +378,9 @@ impl Server {
         }
         let _ = self.wanted_at.set(Instant::now());
         if matches!(self.begin.get(), None | Some(Begin::New)) {
-            self.known.status().phase = Phase::Starting { patient: true };
+            let mut status = self.known.status();
+            status.phase = Phase::Starting { patient: true };
+            status.saved = "starting";
         }
         true
     }

@@ -43,6 +43,8 @@ use tokio::time::Instant;
 use ladder::Ladder;
 pub use rules::{Earned, Free, Rules};
 
+/// The status in the database of a server that has not been started yet.
+pub const REGISTERED: &str = "registered";
 /// Time from `SIGTERM` to `SIGKILL` in a restart by a user (H12).
 pub const RESTART_GRACE: Duration = Duration::from_secs(10);
 
@@ -678,12 +680,11 @@ impl State {
         })
     }
 
-    /// The state to save, if it has changed.
-    fn to_save(&self) -> Option<Saved> {
-        if self.is_new() {
-            return None;
-        }
-        let status = match self.phase {
+    /// The status in the database, for people and other programs.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        match self.phase {
+            _ if self.is_new() => REGISTERED,
             Phase::Idle => "idle",
             Phase::Starting { .. } | Phase::Restarting => "starting",
             Phase::Running { .. } => "ready",
@@ -696,8 +697,15 @@ impl State {
                 Last::Up => Last::ByHand.word(),
                 last => last.word(),
             },
-        };
-        let last = self.last;
+        }
+    }
+
+    /// The state to save, if it has changed.
+    fn to_save(&self) -> Option<Saved> {
+        if self.is_new() {
+            return None;
+        }
+        let (status, last) = (self.status(), self.last);
         Some(Saved { status, last }).filter(|saved| self.saved != Some(*saved))
     }
 }

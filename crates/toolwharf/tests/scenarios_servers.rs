@@ -33,7 +33,7 @@ async fn row(gateway: &Running, path: &str, state: &str) -> Value {
     let what = format!("{path} to be {state}");
     wait_for_some(&what, DEADLINE, async || {
         let row = gateway.ok("GET", path, Value::Null).await;
-        let word = row.get("state").unwrap_or(&row["status"]);
+        let word = row.get("status").unwrap_or(&row["state"]);
         (word == state).then_some(row)
     })
     .await

@@ -81,7 +81,7 @@ async fn what_an_older_version_left_is_taken_over_whole() {
     let row = async |path: &str, state: &str| {
         wait_for_some(&format!("{path} to be {state}"), DEADLINE, async || {
             let row = gateway.ok("GET", path, Value::Null).await;
-            let word = row.get("state").unwrap_or(&row["status"]);
+            let word = row.get("status").unwrap_or(&row["state"]);
             (word == state).then_some(row)
         })
         .await

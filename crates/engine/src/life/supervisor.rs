@@ -546,6 +546,7 @@ impl Driver<'_> {
         let reason = {
             let mut status = self.server.known.status();
             status.phase = phase;
+            status.saved = self.state.status();
             status.restarts = self.state.restarts();
             status.failures = self.state.failures();
             status.next_attempt = self.state.next_attempt();

@@ -13,6 +13,8 @@ use lifecycle::{Last, Phase};
 #[derive(Clone, Debug)]
 pub struct Status {
     pub phase: Phase,
+    /// The status in the database of a registered server. Other servers have one too, which is not stored.
+    pub saved: &'static str,
     /// Why the server is not up, if it was or should be.
     pub reason: Option<Arc<str>>,
     pub since: SystemTime,
@@ -99,6 +101,7 @@ impl Default for Known {
         Self {
             status: Mutex::new(Status {
                 phase: Phase::Idle,
+                saved: lifecycle::REGISTERED,
                 reason: None,
                 since: SystemTime::now(),
                 ready_at: None,

@@ -149,6 +149,7 @@ async fn h08_the_row_says_how_a_server_was_left() {
     let is = async |name: &str, expected: &str| {
         let what = format!("`{name}` is left as {expected}");
         eventually(&what, async || left(&world, name).await == expected).await;
+        assert_eq!(world.status(name).saved, expected);
     };
     for (order, expected) in [(Command::Stop, "stopped"), (Command::Start, "ready")] {
         world.order("one", order).await;

@@ -60,6 +60,7 @@ fn h09_the_policies_are_dockers() {
 #[test]
 fn h01_the_saved_status_is_the_current_one() {
     let mut story = Story::new(RestartPolicy::UnlessStopped);
+    assert_eq!(story.state.status(), "registered");
     let grace = GRACE;
     for (event, status, last) in [
         (Event::Boot { last: Last::Up }, "starting", Last::Up),
@@ -79,6 +80,7 @@ fn h01_the_saved_status_is_the_current_one() {
     ] {
         story.tell(event.clone());
         assert_eq!(story.state.saved, Some(Saved { status, last }), "{event:?}");
+        assert_eq!(story.state.status(), status, "{event:?}");
     }
 }
 

@@ -2,7 +2,11 @@
 //!
 //! Invariant: the response contains no secret of an entry. Entries are masked ([`backend::entries`]).
 
-use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use api::{Crash, Enforced, Limits, Port, Usage};
 use config::check_project;
@@ -74,6 +78,11 @@ impl Rest {
                     .clone_into(&mut told.description);
                 told.created_at = Some(row.created_at);
                 told.updated_at = Some(row.updated_at);
+                let runs_here =
+                    |server: &Arc<Server>| server.spec.enabled && !server.is_elsewhere();
+                if !live.as_ref().is_some_and(runs_here) {
+                    told.state.clone_from(&row.status);
+                }
             }
         }
         if let Some(server) = live {
@@ -88,6 +97,7 @@ fn unusable(transport: &str, reason: Option<String>) -> api::Server {
     api::Server {
         transport: transport.to_owned(),
         status: "unusable".to_owned(),
+        state: "blocked".to_owned(),
         reason,
         ..api::Server::default()
     }
@@ -123,6 +133,7 @@ fn declared(spec: &ServerSpec) -> api::Server {
         projects: spec.projects.iter().map(ToString::to_string).collect(),
         label: spec.label.clone(),
         status: if spec.enabled { "idle" } else { "disabled" }.to_owned(),
+        state: lifecycle::REGISTERED.to_owned(),
         ..api::Server::default()
     };
     chosen(&mut told, &spec.tools);
@@ -181,6 +192,7 @@ fn confined(told: &mut api::Server, sandbox: &Sandbox) {
 fn running(server: &Server, fleet: &Fleet) -> api::Server {
     let mut told = declared(&server.spec);
     let status = server.status();
+    status.saved.clone_into(&mut told.state);
     if server.spec.enabled {
         status.word().clone_into(&mut told.status);
     }

@@ -55,7 +55,7 @@ async fn h01_a_registration_makes_an_instance_a_bridge_and_a_row(platform: Platf
     let place = format!("/api/v1/mcp/servers/{id}");
     assert_eq!(reply.header("location"), Some(place.as_str()));
     let expected = json!({
-        "status": "running", "container_type": "mcp_server", "restart_policy": "on-failure", "stdio_bridge": true,
+        "status": "running", "state": "ready", "container_type": "mcp_server", "restart_policy": "on-failure", "stdio_bridge": true,
         target: entry[target],
     });
     checks::members(&told, expected);
@@ -146,7 +146,9 @@ async fn h13_the_status_says_how_it_is(platform: Platform) {
     assert!(age < LONG_DEADLINE.as_secs(), "{age}");
 
     let stopped = host.order(&id, "stop").await;
-    let expected = json!({"status": "stopped", "uptime_seconds": null, "usage": null});
+    let expected = json!({
+        "status": "stopped", "state": "stopped", "uptime_seconds": null, "usage": null,
+    });
     checks::members(&stopped, expected);
     let refused = host.call(&id, "echo", json!({})).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
