@@ -17,6 +17,13 @@ pub struct Problem {
     /// The fault, and how to fix it.
     #[serde(default)]
     pub detail: String,
+    /// `needs_login` if a call needs a sign-in to its server first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The link to sign in with, for the caller's own browser. It works once, within ten minutes. Absent if no person
+    /// can sign in to the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login_url: Option<String>,
     /// The errors in the request body, if there are several or if they have a location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Wrong>,

@@ -61,6 +61,8 @@ impl Problem {
                 .to_owned(),
             status,
             detail: detail.into(),
+            reason: None,
+            login_url: None,
             errors: Vec::new(),
             mcp: None,
         };

@@ -325,8 +325,11 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
         .as_ref()
         .filter(|data| data["server"] == name.as_str());
     let reason = own.and_then(|data| data["reason"].as_str());
+    let needs_login = reason == Some("needs_login");
     let status = match (status, reason, error.code) {
         (Some(status), _, _) => status.as_u16(),
+        // Not 401: the caller's own key is valid.
+        _ if needs_login => 409,
         (None, Some("timeout"), _) => 504,
         (None, Some("server_busy" | "server_unavailable" | "server_not_ready"), _) => 503,
         (None, _, -32700 | -32600 | -32602) => 400,
@@ -338,6 +341,12 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
         let wait = own.and_then(|data| data["retryAfterMs"].as_u64());
         let seconds = wait.map_or(1, |ms| ms.div_ceil(1000));
         problem.retry_after = NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
+    }
+    if needs_login {
+        let link = own.and_then(|data| data["url"].as_str());
+        let link = link.map(str::to_owned);
+        problem.reason = Some("needs_login".to_owned());
+        problem.login_url = link;
     }
     problem.mcp = Some(Box::new(error));
     Err(problem)
@@ -381,6 +390,7 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
 
 #[cfg(test)]
 mod tests {
+    use mcp::RpcError;
     use serde_json::Value;
 
     use super::*;
@@ -427,6 +437,42 @@ mod tests {
             assert_eq!(quick.id(), slow.id(), "{body}");
             let params = |frame: &Frame| serde_json::from_slice::<Value>(frame.body()).unwrap();
             assert_eq!(params(&quick), params(&slow), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_needs_a_sign_in_says_where() {
+        let name = ServerName::parse("files").unwrap();
+        let refused = |data: &'static str| {
+            let request = Frame::parse(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#.into(), 8);
+            let error = RpcError::internal("it needs a sign-in").with_data(data);
+            let answer = Answer::error(&request.unwrap(), &error);
+            let problem = outcome(&name, answer).unwrap_err();
+            let (reason, link) = (problem.reason.clone(), problem.login_url.clone());
+            (problem.status, reason, link)
+        };
+        let reason = Some("needs_login".to_owned());
+        let link = Some("http://127.0.0.1/login/x".to_owned());
+        for (data, expected) in [
+            (
+                r#"{"reason":"needs_login","server":"files","url":"http://127.0.0.1/login/x"}"#,
+                (409, reason.clone(), link),
+            ),
+            (
+                r#"{"reason":"needs_login","server":"files"}"#,
+                (409, reason, None),
+            ),
+            // The server's own words.
+            (
+                r#"{"reason":"needs_login","url":"http://127.0.0.1"}"#,
+                (502, None, None),
+            ),
+            (
+                r#"{"reason":"server_unavailable","server":"files"}"#,
+                (503, None, None),
+            ),
+        ] {
+            assert_eq!(refused(data), expected, "{data}");
         }
     }
 
