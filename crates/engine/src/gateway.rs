@@ -6,7 +6,7 @@ pub(crate) mod trial;
 pub(crate) mod update;
 mod watch;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mcp::{
@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     call::{
-        relay::{Target, relay, routed_span, string_at},
+        relay::{Target, relay, routed_span, sign_in, sign_in_tool, string_at},
         skills, task_requests,
     },
     catalog::ListKind,
@@ -348,15 +348,29 @@ impl Gateway {
         }
         match frame.method() {
             method::TOOLS_CALL => {
+                if let Some(server) = self.signs_in_to(caller, &view, frame) {
+                    let signing_in = sign_in_tool(&self.shared, caller, frame, server);
+                    return Ok(Box::pin(signing_in).await);
+                }
                 let target = match self.tool_target(&view, frame) {
                     Err(_) if !view.is_settled() => {
                         let view = Box::pin(self.settled(&caller.scope))
                             .await
                             .ok_or_else(|| no_scope(&caller.scope))?;
-                        self.tool_target(&view, frame)?
+                        self.tool_target(&view, frame)
                     }
-                    Err(unknown) => self.app_target(caller, &view, frame).ok_or(unknown)?,
+                    Err(unknown) => self.app_target(caller, &view, frame).ok_or(unknown),
+                    found => found,
+                };
+                let target = match target {
                     Ok(target) => target,
+                    Err(unknown) => {
+                        let signing_in = self.after_sign_in(caller, frame, unknown);
+                        match Box::pin(signing_in).await? {
+                            ControlFlow::Continue(target) => target,
+                            ControlFlow::Break(answer) => return Ok(answer),
+                        }
+                    }
                 };
                 if view.has_views()
                     && let Ok((_, name)) = routed(frame, Param::Name)
@@ -480,6 +494,41 @@ impl Gateway {
             server: route.server,
             headers: route.headers,
         })
+    }
+
+    /// The server that a call of the tool [`sign_in_tool`] is about.
+    fn signs_in_to<'v>(
+        &self,
+        caller: &Caller,
+        view: &'v View,
+        frame: &Frame,
+    ) -> Option<&'v Arc<Server>> {
+        let server = view.signs_in_to(&frame.param_string(Param::Name)?)?;
+        let whose = Some(&caller.principal);
+        let has_sign_in = self.shared.logins.authorize(&server.spec, whose).is_some();
+        has_sign_in.then_some(server)
+    }
+
+    /// The target of a call of an unknown tool, once the caller has signed in to its server. Until then, what the
+    /// client has to do first.
+    async fn after_sign_in(
+        &self,
+        caller: &Caller,
+        frame: &Frame,
+        unknown: RpcError,
+    ) -> Result<ControlFlow<Answer, Target>, RpcError> {
+        let (_, name) = routed(frame, Param::Name)?;
+        let view = self.shared.view(&caller.scope);
+        let server = view.as_ref().and_then(|view| view.awaits_sign_in(&name));
+        let Some(server) = server else {
+            return Err(unknown);
+        };
+        if let Some(asked) = sign_in(&self.shared, caller, frame, server).await? {
+            return Ok(ControlFlow::Break(asked));
+        }
+        let view = self.settled(&caller.scope).await;
+        let view = view.ok_or_else(|| no_scope(&caller.scope))?;
+        self.tool_target(&view, frame).map(ControlFlow::Continue)
     }
 
     fn tool_target(&self, view: &View, frame: &Frame) -> Result<Target, RpcError> {

@@ -583,6 +583,11 @@ impl Server {
         }
     }
 
+    /// Why callers get no connection now.
+    pub(crate) fn unavailable_now(&self) -> Unavailable {
+        self.unavailable(&self.state.borrow())
+    }
+
     /// The shared connection. Returns at once if the server is up or down. While it is starting, waits until
     /// `deadline`.
     pub(crate) async fn connection(

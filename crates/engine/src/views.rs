@@ -6,4 +6,5 @@ pub(crate) mod missing;
 pub(crate) mod names;
 pub(crate) mod offers;
 pub(crate) mod refusals;
+pub(crate) mod sign_ins;
 pub mod view;

@@ -382,7 +382,8 @@ fn is_legal_char(c: char) -> bool {
 }
 
 /// A native name in a form that clients accept.
-fn legal(native: &NativeName) -> String {
+#[must_use]
+pub fn legal(native: &NativeName) -> String {
     legal_or_hashed(native.as_str(), || hash(&[native.as_str()]))
 }
 

@@ -42,6 +42,7 @@ use crate::{
 pub(crate) use asked::{ask_client, refusal};
 pub(crate) use reach::connection;
 pub(crate) use routed::{routed_span, string_at};
+pub(crate) use sign_in::{sign_in, sign_in_tool};
 
 /// Maximum number of times that a modern server may ask for input in one call.
 const MAX_ROUNDS: usize = 10;
@@ -231,16 +232,7 @@ async fn carry(
 ) -> (Answer, End) {
     let server = &target.server;
     server.stats.calls.fetch_add(1, Ordering::Relaxed);
-    let relay = Relay {
-        shared,
-        caller,
-        frame,
-        target,
-        by: caller.id(frame),
-        token: progress_token(frame),
-        started: Instant::now(),
-        steps,
-    };
+    let relay = Relay::new(shared, caller, frame, target, steps);
     let mut outcome = relay.run(&mut opening).await;
     if let Err(failure) = outcome {
         outcome = match relay.needs_login(&failure) {
@@ -279,6 +271,27 @@ fn wants_task(caller: &Caller, frame: &Frame) -> bool {
         && frame
             .object()
             .is_some_and(|params| params.object("task").is_some())
+}
+
+impl<'a> Relay<'a> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        caller: &'a Caller,
+        frame: &'a Frame,
+        target: &'a Target,
+        steps: Option<&'a Steps>,
+    ) -> Self {
+        Self {
+            shared,
+            caller,
+            frame,
+            target,
+            by: caller.id(frame),
+            token: progress_token(frame),
+            started: Instant::now(),
+            steps,
+        }
+    }
 }
 
 impl Relay<'_> {

@@ -36,6 +36,13 @@ impl Server {
         is_awaited && self.catalog().info.is_none()
     }
 
+    /// Returns whether its tools are unknown until a user signs in.
+    pub(crate) fn awaits_sign_in(&self) -> bool {
+        matches!(self.state(), State::Down { .. })
+            && self.status().needs_login
+            && self.catalog().list(ListKind::Tools).is_empty()
+    }
+
     /// Why items of this list may be missing.
     pub(crate) fn lacks(&self, kind: ListKind) -> Option<Arc<str>> {
         let failing = || self.status().lists[kind as usize].clone();

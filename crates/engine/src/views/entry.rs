@@ -7,6 +7,11 @@ use model::ExposedName;
 
 use crate::{catalog::Item, records::pinned::KeptBack, server::Server};
 
+/// The `_meta` key that names a tool's server (G01).
+pub const SERVER_KEY: &str = "dev.toolwharf/server";
+/// The `_meta` key that names the project that owns the server. Used where callers see servers of all projects.
+pub const PROJECT_KEY: &str = "dev.toolwharf/project";
+
 /// The target of an exposed name.
 #[derive(Clone)]
 pub struct Route {

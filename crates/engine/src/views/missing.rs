@@ -9,6 +9,7 @@ use crate::{
     catalog::{Fate, ListKind},
     scope::Scope,
     server::Server,
+    views::sign_ins,
 };
 
 /// The `_meta` key of a list that names the servers whose remembered catalog was used.
@@ -77,7 +78,12 @@ pub(crate) fn lacking(
             let mut flaws = catalog.flaws(kind, native);
             flaws.find(|flaw| flaw.fate != Fate::Repaired)
         });
-        if let Some(why) = server.lacks(kind) {
+        if kind == ListKind::Tools && !scope.is_bare && server.awaits_sign_in() {
+            let tool = sign_ins::name(server, scope);
+            found.push(format!(
+                "server `{label}` needs a sign-in: call the tool `{tool}`"
+            ));
+        } else if let Some(why) = server.lacks(kind) {
             found.push(format!("server `{label}`: {why}"));
         } else if let Some(flaw) = left_out {
             found.push(format!("server `{label}`: {flaw}"));

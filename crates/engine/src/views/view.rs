@@ -34,14 +34,11 @@ use crate::{
         fleet::Fleet,
         missing::{self, awaited},
         names::named,
-        offers, refusals,
+        offers, refusals, sign_ins,
     },
 };
 
-/// The `_meta` key that names a tool's server (G01).
-pub const SERVER_KEY: &str = "dev.toolwharf/server";
-/// The `_meta` key that names the project that owns the server. Used where callers see servers of all projects.
-pub const PROJECT_KEY: &str = "dev.toolwharf/project";
+pub use crate::views::entry::{PROJECT_KEY, SERVER_KEY};
 
 /// The target of a name.
 enum Meant<'v> {
@@ -60,6 +57,8 @@ pub struct View {
     prompts: HashMap<Arc<str>, Route>,
     /// Tools that are kept back.
     kept: Vec<Entry>,
+    /// Definitions of the tools that sign in to a server, at the end of the list of tools.
+    sign_ins: Vec<Bytes>,
     /// Exposed names of the tools that have an App, if several servers have such tools.
     with_views: HashSet<Arc<str>>,
     /// The rendered lists, by list and era.
@@ -190,6 +189,7 @@ impl View {
                 .map(|entry| (entry.exposed.clone(), entry.route()))
                 .collect()
         };
+        let tools = routes(ListKind::Tools);
         let with_views = with_views(&entries[ListKind::Tools as usize], single);
         Self {
             scope: scope.clone(),
@@ -198,7 +198,8 @@ impl View {
             sleeps,
             list_meta: missing::list_meta(&servers, scope),
             nameless,
-            tools: routes(ListKind::Tools),
+            sign_ins: sign_ins::offered(&servers, scope, &tools),
+            tools,
             prompts: routes(ListKind::Prompts),
             rendered: Default::default(),
             inherited: Default::default(),
@@ -257,7 +258,8 @@ impl View {
     pub(crate) fn has_same(&self, now: &Self, kind: ListKind) -> bool {
         let (before, after) = (&self.entries[kind as usize], &now.entries[kind as usize]);
         let told = self.knows(kind);
-        let same = self.nameless[kind as usize] == now.nameless[kind as usize];
+        let same = self.nameless[kind as usize] == now.nameless[kind as usize]
+            && (kind != ListKind::Tools || self.sign_ins == now.sign_ins);
         same && before.len() == after.len()
             && before.iter().zip(after).all(|(before, after)| {
                 before.is_same(after) && !(told && before.is_stale && !after.is_stale)
@@ -308,7 +310,9 @@ impl View {
         let shown = shown.filter(|entry| shows(entry));
         let shown = shown.map(|entry| self.render_item(kind, entry, era));
         let nameless = self.nameless[kind as usize].iter().cloned();
-        for (at, text) in shown.chain(nameless).enumerate() {
+        let sign_ins = self.sign_ins.iter().filter(|_| kind == ListKind::Tools);
+        let texts = shown.chain(nameless).chain(sign_ins.cloned());
+        for (at, text) in texts.enumerate() {
             if at > 0 {
                 out.put_u8(b',');
             }
@@ -598,6 +602,21 @@ impl View {
         let entry = self.kept.iter().find(is_meant)?;
         let why = entry.kept_back.as_ref()?;
         Some(refusals::kept_back(&self.scope, name, &entry.server, &entry.item.native, why).message)
+    }
+
+    /// The server that a user signs in to by calling a tool of this name, which no server has.
+    pub(crate) fn signs_in_to(&self, name: &str) -> Option<&Arc<Server>> {
+        let server = sign_ins::server_of(&self.servers, &self.scope, name)?;
+        (!self.tools.contains_key(name)).then_some(server)
+    }
+
+    /// The server that a tool of this name belongs to, if its tools are unknown until a user signs in.
+    pub(crate) fn awaits_sign_in(&self, name: &str) -> Option<&Arc<Server>> {
+        let label = |server: &Arc<Server>| server.label(&self.scope).0;
+        let named: Vec<_> = self.servers.iter().map(label).collect();
+        let (owner, _) = naming::Labels::new(&named).owner(name)?;
+        let mut servers = self.servers.iter();
+        servers.find(|server| server.awaits_sign_in() && label(server).as_str() == owner)
     }
 
     /// Returns whether a tool has an App. Known only in views in which several servers have such tools.

@@ -18,3 +18,4 @@ mod hosted;
 mod life;
 mod lists;
 mod recorded;
+mod sign_ins;

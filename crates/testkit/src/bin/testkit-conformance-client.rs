@@ -173,7 +173,10 @@ async fn visit(host: &mut Peer) {
         // The suite judges the results, errors included.
         let arguments = call["arguments"].clone();
         let name = call["name"].as_str().unwrap_or_default();
-        host.tool(name, arguments).await;
+        // The user has tried to sign in before. The gateway would wait for another attempt.
+        if !name.starts_with("sign_in_to_") {
+            host.tool(name, arguments).await;
+        }
     }
     for resource in list(host, "resources/list", "resources").await {
         let params = json!({ "uri": resource["uri"] });

@@ -117,3 +117,71 @@ async fn s03_a_person_may_decline() {
     }
     assert_eq!(told(&running).await["status"], "needs_login");
 }
+
+/// Nobody has ever signed in, so the server's tools are unknown. A tool of the gateway signs in.
+#[tokio::test]
+async fn s03_a_server_without_tools_offers_to_sign_in() {
+    const TOOL: &str = "sign_in_to_files";
+    for version in [LEGACY, peer::MODERN] {
+        let (world, _kept, running) = World::signed_out().await;
+        let world = Arc::new(world);
+        let forms = json!({ "elicitation": { "form": {} } });
+        let mut plain = Peer::http(running.raw("/mcp"), version, forms).await;
+        let listed = plain.request("tools/list", json!({})).await;
+        let tools = listed.response["result"]["tools"].as_array().unwrap();
+        assert_eq!(tools.len(), 1, "{tools:?}");
+        assert_eq!(tools[0]["name"], TOOL);
+        let offered = plain.tool(TOOL, json!({})).await;
+        let link = offered.text().split_whitespace();
+        let link = link
+            .map(str::to_owned)
+            .find(|word| word.starts_with("http"));
+        assert!(link.unwrap().starts_with(&running.url), "{offered:?}");
+        needs_login(&call(&running, "whoami").await["error"]);
+
+        let mut peer = person(&world, &running, version).await;
+        let outcome = peer.tool(TOOL, json!({})).await;
+        assert_eq!(outcome.asked, ["elicitation/create"], "{outcome:?}");
+        checks::contains(outcome.text(), &["List the tools again"]);
+        let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        assert_eq!(outcome.text(), "ben", "{outcome:?}");
+        assert!(outcome.asked.is_empty(), "{outcome:?}");
+    }
+}
+
+/// The same for a call of a tool that is still unknown: it continues after the sign-in.
+#[tokio::test]
+async fn s03_a_call_of_an_unknown_tool_goes_on() {
+    for version in [LEGACY, peer::MODERN] {
+        let (world, _kept, running) = World::signed_out().await;
+        let mut peer = person(&Arc::new(world), &running, version).await;
+        let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        assert_eq!(outcome.text(), "ben", "{outcome:?}");
+        assert_eq!(outcome.asked, ["elicitation/create"]);
+    }
+}
+
+/// Over REST, a call that needs a sign-in gets 409, with the link. A console signs out at a 401.
+#[tokio::test]
+async fn s03_a_call_over_rest_gets_the_link() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    state(&running, "needs_login").await;
+    let params = json!({ "name": "whoami", "arguments": {} });
+    let body = json!({ "method": "tools/call", "params": params });
+    let place = format!("/mcp/servers/{NAME}/call");
+    for account in ["ann", "ben"] {
+        let refused = running.rest("POST", &place, body.clone()).await;
+        assert_eq!(refused.status, 409, "{}", refused.text());
+        let refused: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
+        assert_eq!(refused["reason"], "needs_login");
+        let link = refused["login_url"].as_str().unwrap();
+        enter(&world.issuer, link, account, "").await;
+        state(&running, "running").await;
+        let answer = running.ok("POST", &place, body.clone()).await;
+        assert_eq!(text(&answer), account);
+        // The sign-in is lost while the server runs.
+        world.issuer.set(json!({ "refuse_refresh": true })).await;
+        world.protected.revoke();
+    }
+}

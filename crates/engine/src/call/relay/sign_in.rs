@@ -1,20 +1,105 @@
 //! Calls of a user who has to sign in to the server first. The client is asked to open a link, and the call continues.
+//!
+//! A server to which nobody has ever signed in has no tools. [`sign_in_tool`] is the tool that is offered in their
+//! place, and [`sign_in`] precedes a call of a tool that is still unknown.
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use mcp::{
-    Era, RpcError, bridge, client::CallError, elicit, frame::Param, json::quote, outbox::Weight,
-    protocol::method,
+    Era, Frame, RpcError, bridge, client::CallError, elicit, frame::Param, json::quote,
+    outbox::Weight, protocol::method,
 };
 
-use super::{Failure, Opening, Relay};
+use super::{Failure, Opening, Relay, Target};
 use crate::{
-    exchange::Answer,
-    server::{questions::answered, unavailable::Unavailable},
+    exchange::{Answer, Caller},
+    server::{Server, questions::answered, unavailable::Unavailable},
+    shared::Shared,
 };
 
 /// The key of the request to a modern client.
 const INPUT_KEY: &str = "login";
+
+/// What came of the request to sign in.
+enum Prompted {
+    /// The user has signed in.
+    SignedIn,
+    /// A modern client has to open a link, and to repeat its request.
+    Input(Answer),
+    /// The client cannot open this link, or the user did not sign in with it.
+    Link(String),
+    /// This gateway has no link: it has no address for browsers, or no person signs in to the server.
+    NoLink,
+}
+
+/// Asks the caller to sign in to a server whose tools are unknown until somebody does. Returns `None` once somebody
+/// has, otherwise the answer for the caller.
+///
+/// # Errors
+/// The link, for a client that cannot be asked to open it, or why there is none.
+pub(crate) async fn sign_in(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    frame: &Frame,
+    server: &Arc<Server>,
+) -> Result<Option<Answer>, RpcError> {
+    let target = target(server);
+    let relay = Relay::new(shared, caller, frame, &target, None);
+    match relay.ask_first().await {
+        Ok(Prompted::SignedIn) => Ok(None),
+        Ok(Prompted::Input(answer)) => Ok(Some(answer)),
+        Ok(Prompted::Link(link)) => Err(relay.linked(&link)),
+        Ok(Prompted::NoLink) => Err(relay.refused(&server.unavailable_now())),
+        Err(failure) => Err(relay.explain(failure)),
+    }
+}
+
+/// Answers a call of the tool that signs in to a server.
+pub(crate) async fn sign_in_tool(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    frame: &Frame,
+    server: &Arc<Server>,
+) -> Answer {
+    let target = target(server);
+    let relay = Relay::new(shared, caller, frame, &target, None);
+    let name = server.name();
+    let (text, is_error) = match relay.ask_first().await {
+        Ok(Prompted::SignedIn) => {
+            let text = format!("Server `{name}` needs no sign-in now. List the tools again.");
+            (text, false)
+        }
+        Ok(Prompted::Input(answer)) => return answer,
+        Ok(Prompted::Link(link)) => {
+            let text = format!(
+                "To sign in to server `{name}`, open {link} in a browser (it works once, within ten minutes). Then list the \
+                 tools again."
+            );
+            (text, false)
+        }
+        Ok(Prompted::NoLink) => (relay.refused(&server.unavailable_now()).message, true),
+        Err(failure) => (relay.explain(failure).message, true),
+    };
+    let kind = match caller.era {
+        Era::Modern => "\"resultType\":\"complete\",",
+        Era::Legacy => "",
+    };
+    let text = quote(&text);
+    let result = format!(
+        "{{{kind}\"content\":[{{\"type\":\"text\",\"text\":{text}}}],\"isError\":{is_error}}}"
+    );
+    Answer::result(frame, result.as_bytes())
+}
+
+fn target(server: &Arc<Server>) -> Target {
+    Target {
+        server: server.clone(),
+        rename: None,
+        name: None,
+        headers: None,
+    }
+}
 
 impl Relay<'_> {
     /// Returns whether a call failed because a sign-in is needed.
@@ -32,14 +117,41 @@ impl Relay<'_> {
         failure: Failure,
         opening: &mut Option<Opening<'_>>,
     ) -> Result<Answer, Failure> {
-        let server = &self.target.server;
         let logins = &self.shared.logins;
         // Subscribed before the link is given out, so that no sign-in is missed.
+        let signed_in = logins.signed_in(&self.target.server.spec, &self.caller.principal);
+        match self.ask_to_sign_in(signed_in).await? {
+            Prompted::SignedIn => self.run(opening).await,
+            Prompted::Input(answer) => Ok(answer),
+            Prompted::Link(link) => Err(self.linked(&link).into()),
+            Prompted::NoLink => Err(failure),
+        }
+    }
+
+    /// Lets the caller sign in to a server that has no tools until then.
+    async fn ask_first(&self) -> Result<Prompted, Failure> {
+        let server = &self.target.server;
+        let logins = &self.shared.logins;
         let signed_in = logins.signed_in(&server.spec, &self.caller.principal);
+        // Why it is not up does not matter here, other than a sign-in.
+        let _ = server.up().await;
+        if !server.awaits_sign_in() {
+            return Ok(Prompted::SignedIn);
+        }
+        self.ask_to_sign_in(signed_in).await
+    }
+
+    /// Gives the caller a link, and waits until `signed_in` if their client can be asked to open it.
+    async fn ask_to_sign_in(&self, signed_in: BoxFuture<'static, ()>) -> Result<Prompted, Failure> {
+        let server = &self.target.server;
+        let logins = &self.shared.logins;
         let Some(link) = logins.link(&server.spec, &self.caller.principal) else {
-            return Err(failure);
+            return Ok(Prompted::NoLink);
         };
         let face = self.caller.face();
+        if !elicit::opens_urls(&face.capabilities) {
+            return Ok(Prompted::Link(link));
+        }
         let name = server.name();
         let message = quote(&format!(
             "Sign in to the server `{name}` to continue the call"
@@ -49,38 +161,39 @@ impl Relay<'_> {
             quote(&link)
         );
         let ttl = self.shared.limits().held_call_ttl;
-        let is_retry = self.is_after_urls();
+        let mut complete = None;
         match self.caller.era {
-            _ if !elicit::opens_urls(&face.capabilities) => return Err(self.linked(&link)),
-            Era::Modern if !is_retry => {
+            Era::Modern if !self.is_after_urls() => {
                 let asked = format!("{{{params}}}").into();
                 let asked = [(INPUT_KEY.to_owned(), method::ELICIT.to_owned(), asked)];
                 let result = bridge::input_required(&asked, elicit::STATE);
-                return Ok(Answer::result(self.frame, result.as_bytes()));
+                return Ok(Prompted::Input(Answer::result(
+                    self.frame,
+                    result.as_bytes(),
+                )));
             }
+            Era::Modern if elicit::is_declined(self.frame) => return Ok(Prompted::Link(link)),
             Era::Modern => {}
-            Era::Legacy if self.caller.session.is_none() => return Err(self.linked(&link)),
+            Era::Legacy if self.caller.session.is_none() => return Ok(Prompted::Link(link)),
             Era::Legacy => {
                 let id = format!("{:032x}", rand::random::<u128>());
                 let params = format!("{{{params},\"elicitationId\":{}}}", quote(&id));
                 let asked = self.ask(method::ELICIT, Some(params.as_bytes()))?;
                 let answer = answered(asked, ttl).await?;
                 if !elicit::is_accepted(answer.body()) {
-                    return Err(self.linked(&link));
+                    return Ok(Prompted::Link(link));
                 }
-                if tokio::time::timeout(ttl, signed_in).await.is_err() {
-                    return Err(self.linked(&link));
-                }
-                let complete = elicit::complete(&id);
-                let outbox = &self.caller.outbox;
-                outbox.push(Weight::Notification, complete.text().clone());
-                return self.run(opening).await;
+                complete = Some(elicit::complete(&id));
             }
         }
         if tokio::time::timeout(ttl, signed_in).await.is_err() {
-            return Err(self.linked(&link));
+            return Ok(Prompted::Link(link));
         }
-        self.run(opening).await
+        if let Some(complete) = complete {
+            let outbox = &self.caller.outbox;
+            outbox.push(Weight::Notification, complete.text().clone());
+        }
+        Ok(Prompted::SignedIn)
     }
 
     /// Returns whether a modern client repeats a request after it was asked to open URLs.
@@ -95,11 +208,11 @@ impl Relay<'_> {
         params.object("inputResponses")?.find(INPUT_KEY)?;
         let logins = &self.shared.logins;
         let link = logins.link(&self.target.server.spec, &self.caller.principal)?;
-        Some(self.linked(&link))
+        Some(self.linked(&link).into())
     }
 
     /// The error for a client that cannot be asked to open a link.
-    fn linked(&self, link: &str) -> Failure {
+    fn linked(&self, link: &str) -> RpcError {
         let name: Arc<str> = self.target.server.name().as_str().into();
         let message = format!(
             "server `{name}` needs you to sign in: open {link} in a browser (it works once, within ten minutes) and call again; \
@@ -110,8 +223,6 @@ impl Relay<'_> {
             quote(&name),
             quote(link)
         );
-        RpcError::internal(message)
-            .with_data(data.into_bytes())
-            .into()
+        RpcError::internal(message).with_data(data.into_bytes())
     }
 }

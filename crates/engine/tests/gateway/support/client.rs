@@ -124,7 +124,7 @@ fn info() -> Value {
     json!({ "name": "client", "version": "1" })
 }
 
-fn all_capabilities() -> Value {
+pub(crate) fn all_capabilities() -> Value {
     json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } })
 }
 
@@ -149,6 +149,7 @@ impl Client {
         era: Era,
         gateway: &Gateway,
         scope: Scope,
+        capabilities: Value,
         tasks: &TaskTracker,
     ) -> Self {
         let session = (era == Era::Legacy).then(|| Session::new("tester".into(), BOUNDS));
@@ -168,7 +169,7 @@ impl Client {
                 gateway: gateway.clone(),
                 scope,
                 session,
-                capabilities: all_capabilities(),
+                capabilities,
                 next_id: AtomicU64::new(1),
                 inbox: Mutex::default(),
                 answers: AtomicBool::new(true),

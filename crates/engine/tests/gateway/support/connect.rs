@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use engine::{Connect, Connection, Launched, Placement, Refused, RemoteReplica, StartError};
+use engine::{
+    Connect, Connection, Hindrance, Launched, Placement, Refused, RemoteReplica, StartError,
+};
 use futures_util::future::BoxFuture;
 use mcp::client::{Ambient, Connector, Identity, Options, Target};
 use model::{EraPolicy, Origin, Provider, ServerKey, ServerSpec};
@@ -79,6 +81,12 @@ impl Scene {
             return Err(StartError {
                 refused: Some(refused),
                 ..StartError::new(why)
+            });
+        }
+        if server.needs_sign_in() {
+            return Err(StartError {
+                hindrance: Some(Hindrance::Login),
+                ..StartError::new("it needs a sign-in (nobody has signed in)")
             });
         }
         if refuses {

@@ -30,13 +30,16 @@ use std::{
     time::Duration,
 };
 
-use engine::{Command, Gateway, Left, Project, Runtimes, Scope, Status, server::Server};
+use engine::{
+    Command, Gateway, Left, Logins, NoLogins, Project, Runtimes, Scope, Status, server::Server,
+};
 use lifecycle::Last;
 use mcp::{Era, client::Identity};
 use model::{
     Declared, Heartbeat, Launch, Origin, Pinning, Place, Program, ProjectId, Remote, Sandbox,
     ServerKey, ServerName, ServerSpec, Settings,
 };
+use serde_json::json;
 use store::{Location, Store};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -71,22 +74,24 @@ impl World {
 
     /// A world with other settings.
     pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings {
-            pinning: Pinning::Off,
-            ..Settings::default()
-        };
-        settings.audit.enabled = false;
+        let mut settings = unrecorded();
         change(&mut settings);
-        Self::of(settings, CLOSED.clone(), None)
+        Self::of(settings, Arc::new(NoLogins), CLOSED.clone(), None)
     }
 
     /// A world that stores its records, for tests whose clock is not paused.
     pub(crate) async fn recorded() -> Self {
         let (store, dir) = open_store().await;
-        Self::of(Settings::default(), store, Some(dir))
+        let settings = Settings::default();
+        Self::of(settings, Arc::new(NoLogins), store, Some(dir))
     }
 
-    fn of(settings: Settings, store: Store, dir: Option<TempDir>) -> Self {
+    /// A world whose callers can sign in to servers.
+    pub(crate) fn with_logins(logins: Arc<dyn Logins>) -> Self {
+        Self::of(unrecorded(), logins, CLOSED.clone(), None)
+    }
+
+    fn of(settings: Settings, logins: Arc<dyn Logins>, store: Store, dir: Option<TempDir>) -> Self {
         let identity = Identity {
             name: "toolwharf".to_owned(),
             version: "1".to_owned(),
@@ -99,7 +104,7 @@ impl World {
             identity,
             scene.clone(),
             runtimes,
-            Arc::new(engine::NoLogins),
+            logins,
             store.clone(),
         );
         Self {
@@ -256,7 +261,16 @@ impl World {
     }
 
     pub(crate) async fn client_of(&self, era: Era, scope: Scope) -> Client {
-        Client::new(era, &self.gateway, scope, &self.tasks).await
+        let capabilities = client::all_capabilities();
+        Client::new(era, &self.gateway, scope, capabilities, &self.tasks).await
+    }
+
+    /// A client that opens URLs.
+    pub(crate) async fn client_that_opens(&self, era: Era) -> Client {
+        let mut capabilities = client::all_capabilities();
+        capabilities["elicitation"]["url"] = json!({});
+        let (gateway, tasks) = (&self.gateway, &self.tasks);
+        Client::new(era, gateway, Scope::default(), capabilities, tasks).await
     }
 
     pub(crate) async fn legacy(&self) -> Client {
@@ -266,6 +280,16 @@ impl World {
     pub(crate) async fn modern(&self) -> Client {
         self.client(Era::Modern).await
     }
+}
+
+/// Settings for a closed store.
+fn unrecorded() -> Settings {
+    let mut settings = Settings {
+        pinning: Pinning::Off,
+        ..Settings::default()
+    };
+    settings.audit.enabled = false;
+    settings
 }
 
 /// A store that refuses everything immediately. Shared by all worlds of this process.

@@ -44,6 +44,8 @@ pub(crate) struct Script {
     pub(crate) tools_text: Option<String>,
     /// Why the server cannot be started as configured.
     pub(crate) refused: Option<String>,
+    /// A user has to sign in before the server can be started.
+    pub(crate) needs_sign_in: bool,
     /// Time from the launch to the handshake response.
     pub(crate) start_delay: Duration,
     /// Instances exit with this code instead of answering the handshake.
@@ -120,6 +122,7 @@ impl Default for Script {
             schema: json!({ "type": "object" }),
             tools_text: None,
             refused: None,
+            needs_sign_in: false,
             start_delay: Duration::ZERO,
             dies_at_start: None,
             deaths_at_list: 0,
@@ -299,6 +302,10 @@ impl Scripted {
 
     pub(crate) fn refused(&self) -> Option<String> {
         self.inner().script.refused.clone()
+    }
+
+    pub(crate) fn needs_sign_in(&self) -> bool {
+        self.inner().script.needs_sign_in
     }
 
     /// Runs an instance until it exits.

@@ -1,0 +1,69 @@
+//! Tools of the gateway in place of those of servers to which nobody has ever signed in.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use mcp::json::quote;
+use model::{NativeName, naming};
+
+use crate::{
+    scope::Scope,
+    server::Server,
+    views::entry::{PROJECT_KEY, Route, SERVER_KEY},
+};
+
+const PREFIX: &str = "sign_in_to_";
+
+/// The name of the tool that signs in to this server.
+pub(crate) fn name(server: &Server, scope: &Scope) -> String {
+    let (label, _) = server.label(scope);
+    naming::legal(&NativeName::new(format!("{PREFIX}{label}")))
+}
+
+/// The definitions of these tools, for all servers that need one. `tools` are the tools of servers, whose names have
+/// precedence.
+pub(crate) fn offered(
+    servers: &[Arc<Server>],
+    scope: &Scope,
+    tools: &HashMap<Arc<str>, Route>,
+) -> Vec<Bytes> {
+    // In a bare scope, the calling gateway offers them.
+    let servers = servers.iter().filter(|_| !scope.is_bare);
+    let servers = servers.filter(|server| server.awaits_sign_in());
+    let named = servers.map(|server| (name(server, scope), server));
+    let free = named.filter(|(name, _)| !tools.contains_key(name.as_str()));
+    free.map(|(name, server)| definition(&name, server, scope).into())
+        .collect()
+}
+
+/// The server that a tool of this name signs in to.
+pub(crate) fn server_of<'s>(
+    servers: &'s [Arc<Server>],
+    scope: &Scope,
+    called: &str,
+) -> Option<&'s Arc<Server>> {
+    if scope.is_bare || !called.starts_with(PREFIX) {
+        return None;
+    }
+    let mut servers = servers.iter();
+    servers.find(|server| name(server, scope) == called)
+}
+
+fn definition(name: &str, server: &Server, scope: &Scope) -> String {
+    let (label, _) = server.label(scope);
+    let title = quote(&format!("Sign in to {label}"));
+    let description = quote(&format!(
+        "Signs the user in to the server `{label}`, with a link that they open in a browser. The server's tools are unknown \
+         until then, and are listed afterwards."
+    ));
+    let project = match (&scope.project, &server.spec.owner) {
+        (None, Some(owner)) => format!(",\"{PROJECT_KEY}\":{}", quote(owner.as_str())),
+        _ => String::new(),
+    };
+    format!(
+        "{{\"name\":{},\"title\":{title},\"description\":{description},\"inputSchema\":{{\"type\":\"object\",\"properties\":{{}}}},\
+         \"_meta\":{{\"{SERVER_KEY}\":{}{project}}}}}",
+        quote(name),
+        quote(server.name().as_str())
+    )
+}
