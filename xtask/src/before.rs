@@ -1,5 +1,5 @@
 //! Builds the previous version from its commit. During a rolling upgrade, gateways of both versions run on one
-//! database, and the tests of that need its binary.
+//! database. The tests for this need the binary of the previous version.
 //!
 //! The sources are extracted from git into `target/before`. Dependencies that are the same in both versions are built
 //! once.

@@ -244,7 +244,7 @@ fn api_document(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Also builds every binary, since tests of one crate start the binaries of another.
+/// Builds all targets, including every binary, since tests of one crate start the binaries of another.
 fn build(workspace: &Workspace) -> Result<()> {
     heading("build");
     workspace

@@ -160,7 +160,7 @@ fn through_uvx(uvx: &Path, own_python: Option<&Path>) -> Result<Server> {
 fn through_npx(npx: &Path) -> Result<Server> {
     const PACKAGE: &str = "@modelcontextprotocol/server-everything";
     let package = setup::pinned_npm(PACKAGE).context("server-everything is not pinned")?;
-    // Runs a Node.js that does nothing, with the package installed for it.
+    // Runs Node.js with an empty script. Before that, npx installs the package.
     let fetch = Cmd::new(npx).shown_as("npx");
     let fetch = fetch
         .arg("--yes")

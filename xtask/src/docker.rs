@@ -68,7 +68,7 @@ pub(crate) struct Daemon {
 
 struct Own {
     process: daemon::Daemon,
-    // Dropped last: removes what the daemon left.
+    // This is dropped last, to remove what the daemon left.
     _dir: Directory,
 }
 

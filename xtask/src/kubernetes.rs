@@ -128,7 +128,7 @@ struct Own {
     kernel: Vec<(PathBuf, String)>,
     /// Directories created by the kubelet.
     logs: Vec<&'static str>,
-    // Dropped after the daemons, to remove what they left.
+    // This is dropped after the daemons, to remove what they left.
     dir: Directory,
     /// The lock that allows only one node on this machine.
     lock: Option<File>,

@@ -135,7 +135,7 @@ enum Command {
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
-        // Printed without the backtrace of `RUST_BACKTRACE`, which would hide the remedy.
+        // The error is printed without the backtrace of `RUST_BACKTRACE`, which would hide the remedy.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -67,7 +67,7 @@ pub(crate) struct Server {
     process: Daemon,
     pub(crate) url: String,
     pub(crate) programs: PathBuf,
-    // Dropped last, when the server no longer writes there.
+    // This is dropped last, when the server no longer writes there.
     _dir: Directory,
 }
 

@@ -34,7 +34,8 @@ const BUILT_HELPERS: [(&str, &str, &str, &[&str]); 2] = [
         "cargo-deny",
         "0.20.2",
         "which checks licences, banned crates and sources",
-        // A debug build suffices: an optimized build takes four times as long, and saves only three seconds per check.
+        // A debug build suffices, because an optimized build takes four times as long, and saves only three seconds per
+        // check.
         &["--debug"],
     ),
 ];

@@ -8,7 +8,7 @@
 //! | node | label `kernel` | |
 //! | --- | --- | --- |
 //! | 1 | `linux` | the manager |
-//! | 2 | `linux` | has Docker's bridge, which the others do not, and also listens with certificates |
+//! | 2 | `linux` | the only node with Docker's bridge; also listens with certificates |
 //! | 3 | `gvisor` | `runsc` is its default runtime |
 //! | 4 | `lost` | for tests that kill it; its only image is `busybox` |
 //!
@@ -49,7 +49,7 @@ pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
 pub(crate) struct Swarm {
     nodes: Vec<Node>,
     spaces: Spaces,
-    // Dropped last: removes what the daemons left.
+    // This is dropped last, to remove what the daemons left.
     pub(crate) dir: Directory,
 }
 

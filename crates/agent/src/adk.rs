@@ -104,7 +104,7 @@ impl Tool for Wrapped {
         self.declaration.get("response").cloned()
     }
 
-    /// ADK may make calls concurrently: the endpoint decides in which order it handles them.
+    /// ADK may make calls concurrently, because the endpoint decides in which order it handles them.
     fn is_concurrency_safe(&self) -> bool {
         true
     }

@@ -25,7 +25,7 @@ use crate::{
     tools::{Called, Records, Tools},
 };
 
-/// When the agent stops: timeout for writing the records of cancelled runs.
+/// Timeout for writing the records of cancelled runs when the agent stops.
 const LAST_RECORDS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A model with tools. Cheap to share in an `Arc`. Runs many chats at once, one per conversation.

@@ -20,7 +20,7 @@ pub struct Config {
     pub parallel_calls: usize,
     /// Timeout for starting the servers.
     pub start_timeout: Duration,
-    /// Time for which a turn waits for servers without saying so.
+    /// Time after which a turn that still waits for servers reports this to the client.
     pub quiet_wait: Duration,
     /// Timeout for a tool call.
     pub tool_timeout: Duration,

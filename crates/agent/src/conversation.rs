@@ -21,8 +21,8 @@ use crate::{
 
 /// The result of an unfinished call, as shown to the model.
 pub(crate) const CANCELLED: &str = "cancelled";
-/// Prefix of a note from Toolwharf among the user's words. In the middle of a conversation, the user role is the only
-/// role for notes that all providers support.
+/// Prefix of a note from Toolwharf among the user's words. For notes in the middle of a conversation, the user role is
+/// the only one that all providers support.
 pub const SYSTEM_NOTE: &str = "[System note] ";
 /// The result shown to the model if the real one does not fit.
 const NO_ROOM: &str = "The result was left out: the conversation is full.";
@@ -137,7 +137,8 @@ impl Conversation {
         pushed
     }
 
-    /// Adds a `cancelled` result for each call that has none: after a crash, or in a conversation from elsewhere.
+    /// Adds a `cancelled` result for each call that has none. There are such calls after a crash, and in conversations
+    /// from elsewhere.
     pub(crate) fn settle(&mut self) {
         let results: Vec<Block> = match self.messages.last() {
             Some(last) if last.role == Role::Assistant => open_calls(last)

@@ -34,7 +34,7 @@ where
 
 impl<T> Emitter<T> {
     pub(crate) async fn emit(&self, item: T) {
-        // Cannot fail: the reader polls this function, so it is still alive.
+        // Sending cannot fail, because the reader is the one that polls this function.
         let _ = self.0.send(item).await;
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     tool_names::ToolNames,
 };
 
-/// Maximum number of times that a server may ask during one call.
+/// Maximum number of times that a server may ask the user for input during one call.
 const MAX_QUESTION_ROUNDS: usize = 16;
 /// Timeout for writing a record.
 pub(crate) const RECORD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -104,8 +104,8 @@ impl Identities {
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let verified = match self.tokens.known(&digest) {
             Some(verified) => Some(verified),
-            // Boxed, because this case is rare and would enlarge the future of every call, which is moved into its
-            // connection.
+            // This case is rare. Its future is boxed, because it would enlarge the future of every call, which is moved
+            // into the call's connection.
             None => match std::str::from_utf8(token) {
                 Ok(token) => Box::pin(self.tokens.verify(token, digest)).await?,
                 Err(_) => None,
@@ -127,8 +127,8 @@ impl Identities {
     /// # Errors
     /// If the session, or the key used to sign in, cannot be checked now.
     pub async fn browser(&self, headers: &HeaderMap) -> Result<Option<Arc<Principal>>, Refused> {
-        // Boxed, because browser requests are rare and would enlarge the future of every call, which is moved into its
-        // connection.
+        // Browser requests are rare. Their future is boxed, because it would enlarge the future of every call, which is
+        // moved into the call's connection.
         let found = Box::pin(self.browsers.principal(headers)).await;
         self.living(found)
     }

@@ -91,7 +91,8 @@ impl Keys {
         }
     }
 
-    /// From now on, other replicas may change the keys. If updates fail, keys are refused after [`STALE_AFTER`].
+    /// Call this if other replicas may change the keys. From then on, keys are refused if no update has succeeded for
+    /// [`STALE_AFTER`].
     pub fn share(&self) {
         self.trust(monotonic_nanos());
     }

@@ -45,7 +45,8 @@ impl Principal {
         self.role_in(project) >= Some(role)
     }
 
-    /// Returns true if the project is visible to the principal; `None`: what belongs to no project.
+    /// Returns true if the project is visible to the principal. With `None`: true if the principal can see what belongs
+    /// to no project.
     pub fn reaches(&self, project: Option<&ProjectId>) -> bool {
         self.role_in(project).is_some()
     }
@@ -55,7 +56,7 @@ impl Principal {
         own.copied().max(self.role)
     }
 
-    /// The project of requests that name no project; `None`: all projects.
+    /// The project that applies to requests that name none. `None`: such requests apply to all projects.
     ///
     /// # Errors
     /// If the principal has access to several projects and nothing else.

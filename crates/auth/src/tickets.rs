@@ -124,7 +124,7 @@ impl Tickets {
             expires_at: store::now() + kind.lasts(),
             most: kind.most(),
         };
-        // Boxed, because this future is large (a transaction of three statements) and rarely needed.
+        // This future is boxed, because it is large (a transaction of three statements) and rarely needed.
         Box::pin(self.store.ticket_put(ticket)).await
     }
 

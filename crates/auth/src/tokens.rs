@@ -56,8 +56,9 @@ pub struct Tokens {
 #[derive(Clone)]
 struct Known {
     verified: Arc<Verified>,
-    /// When the issuer must be asked again, and when the token expires; seconds since 1970.
+    /// When the issuer must be asked again, in seconds since 1970.
     fresh_until: i64,
+    /// When the token expires, in seconds since 1970.
     ends_at: i64,
 }
 

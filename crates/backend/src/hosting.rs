@@ -220,7 +220,7 @@ impl Hosting {
         Ok(opened.collect())
     }
 
-    /// The owners of rows that are disabled, together with their servers.
+    /// Of the projects that own these rows, those that are disabled or missing. Their servers are not loaded.
     async fn resting(&self, rows: &[RegistrationRow]) -> Result<BTreeSet<ProjectId>, Error> {
         let owners: BTreeSet<ProjectId> = rows.iter().filter_map(hosted_by).collect();
         let mut resting = BTreeSet::new();
@@ -481,7 +481,7 @@ impl Hosting {
         self.gateway.fleet().by_id(id).cloned()
     }
 
-    /// Checks a server without starting it: this installation's providers and allowed mounts.
+    /// Checks a server against this installation's providers and allowed mounts, without starting it.
     fn permitted(&self, entry: &Entry) -> Result<(), Error> {
         let (launch, sandbox) = (entry.launch(), entry.sandbox());
         let mut wrong = Vec::new();

@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use config::Sources;
 use serde::{Deserialize, Serialize};
 
-/// The locked file. It is never removed: otherwise two gateways could each lock a different file of this name.
+/// The locked file. It is never removed, because otherwise two gateways could each lock a different file of this name.
 const LOCK_FILE: &str = "gateway.lock";
 /// The file with the gateway's address.
 const STATE_FILE: &str = "serve.json";
@@ -59,7 +59,7 @@ impl Lock {
     /// Takes the lock.
     ///
     /// # Errors
-    /// If another gateway holds it. The error names that gateway and the options.
+    /// If another gateway holds it. The error names that gateway and says what the user can do.
     pub async fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         let opened = OpenOptions::new()
@@ -123,7 +123,7 @@ impl Lock {
             config: absolute(sources),
         };
         let text = serde_json::to_string(&gateway_record)? + "\n";
-        // Written atomically, since other processes may read the file at any time.
+        // The file is written atomically, since other processes may read the file at any time.
         let new = path.with_extension("json.new");
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, &path))

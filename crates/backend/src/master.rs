@@ -1,8 +1,8 @@
 //! The master key: its origin, and its rotation.
 //!
-//! It is in the variable [`MASTER_KEY`], or in a file in the data directory that the first run creates, readable by its
-//! owner only. Invariant: a key that does not match the database is never used. An interrupted rotation is completed at
-//! the next start: the new key is in a file next to the old one before the database uses it.
+//! The key is in the variable [`MASTER_KEY`], or in a file in the data directory that the first run creates, readable
+//! by its owner only. Invariant: a key that does not match the database is never used. An interrupted rotation is
+//! completed at the next start: the new key is in a file next to the old one before the database uses it.
 
 use std::{
     fs,

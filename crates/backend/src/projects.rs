@@ -230,7 +230,8 @@ impl Projects {
     pub async fn admit(&self, scope: &Scope) -> store::Result<()> {
         match &scope.project {
             Some(project) if self.gateway.fleet().projects.contains_key(project) => Ok(()),
-            // This case is rare. It is boxed to keep the future of a call small, which is moved into its connection.
+            // This case is rare. Its future is boxed to keep the future of a call small, which is moved into the call's
+            // connection.
             Some(project) => Box::pin(self.load(project)).await,
             None if scope.server.is_some() || self.all.load(Ordering::Acquire) => Ok(()),
             None => {
@@ -358,7 +359,8 @@ impl Projects {
         Ok(())
     }
 
-    /// The project's view of the configuration file's servers: as configured in that file, or empty.
+    /// Returns the view of a project: as configured in the configuration file if that names the project, otherwise
+    /// without the servers of that file.
     fn view(&self, id: &ProjectId, row: &ProjectRow) -> ProjectView {
         let fleet = self.gateway.fleet();
         let mut view = if fleet.declares(id) {

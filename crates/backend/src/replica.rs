@@ -225,8 +225,8 @@ impl Replica {
             let began = Instant::now();
             let renewed = match member.lost.is_cancelled() {
                 true => {
-                    // Servers that ran under a lease are dead by now. Unschedule the sentinel, so that it does not kill
-                    // the servers without a lease, which are started again.
+                    // Servers that ran under a lease are dead by now. Unschedule the sentinel: servers that need no
+                    // lease are started again, and it must not kill those.
                     if stop.elapsed() > self.lease / 4 {
                         (self.end_all_at)(None);
                     }
@@ -381,8 +381,8 @@ impl Replica {
         (self.end_all_at)(runs.then_some(kill));
     }
 
-    /// Takes a lease, or returns it if it is held already: its fencing token, and a token that is cancelled when the
-    /// lease is lost.
+    /// Takes a lease, unless this replica holds it already. Returns the lease's fencing token, and a token that is
+    /// cancelled when the lease is lost.
     ///
     /// # Errors
     /// Why it was not taken.

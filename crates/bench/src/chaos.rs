@@ -100,7 +100,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit()?;
     let toolwharf = program(options.toolwharf.clone(), "toolwharf")?;
     let server = program(options.server.clone(), "testkit-scripted")?;
-    let ledger = tempfile::tempdir().context("no directory for the servers' books")?;
+    let ledger = tempfile::tempdir().context("cannot create a directory for the servers' files")?;
     // Sandboxed servers run as `nobody` and write to this directory.
     fs::set_permissions(ledger.path(), fs::Permissions::from_mode(0o777))?;
     let settings = format!(
@@ -151,7 +151,7 @@ async fn at_work(
     for n in 0..place.servers {
         place.register(n, server).await?;
     }
-    place.healed().await.context("before anything was done")?;
+    place.healed().await.context("before the first harm")?;
     eprintln!(
         "{} servers, {} clients, {} s, seed {}",
         options.servers, options.clients, options.seconds, options.seed

@@ -57,8 +57,8 @@ use runtime::unit::{Error, Instance, Runtime, Unit};
 pub struct Options {
     /// URL of the REST API: `https://api.e2b.app`.
     pub url: String,
-    /// URL of `envd` for all sandboxes, which a header then distinguishes. `None`: each sandbox has its own host name,
-    /// `https://49983-ID.DOMAIN`.
+    /// URL of `envd`, if one address serves all sandboxes: a header of each request then names the sandbox. `None`:
+    /// each sandbox has its own host name, `https://49983-ID.DOMAIN`.
     pub sandbox_url: Option<String>,
     pub key: Hidden,
     /// Distinguishes this installation from others with the same key: letters, digits, `-`, `_`.

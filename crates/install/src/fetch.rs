@@ -47,8 +47,8 @@ pub(super) struct Fetcher {
 pub(super) struct Answer {
     pub(super) json: Value,
     pub(super) stale: Option<String>,
-    /// The permit for a parsed response in memory. Its holder must not wait for another permit: all holders could
-    /// block each other.
+    /// The permit for a parsed response in memory. Its holder must not wait for another permit, because then all
+    /// holders could block each other.
     _turn: Option<OwnedSemaphorePermit>,
 }
 

@@ -46,8 +46,8 @@ const MAX_INSTALLATIONS: usize = 2;
 /// Maximum bundles that are downloaded or inspected concurrently, over all callers. Each download takes up to 128 MiB
 /// on disk.
 const MAX_INSPECTIONS: usize = 16;
-/// Maximum wait of a downloaded bundle for its inspection. One inspection runs at a time, because it reads the whole
-/// file into memory.
+/// Maximum time that a downloaded bundle waits for its inspection. One inspection runs at a time, because it reads the
+/// whole file into memory.
 const INSPECTION_WAIT: Duration = Duration::from_secs(60);
 
 static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {

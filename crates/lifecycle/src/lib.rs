@@ -259,7 +259,8 @@ pub enum Note {
     },
 }
 
-/// Determines the next state and the actions for an event. Never fails: the module docs list which events are ignored.
+/// Determines the next state and the actions for an event. Never fails: an event that has no meaning in a state is
+/// ignored (see the module docs).
 #[must_use]
 pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
     // A timer that has fired is no longer set, even if no phase waited for it.

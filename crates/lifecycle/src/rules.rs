@@ -131,7 +131,8 @@ impl Rules {
             (_, Origin::Launch(_)) => Self::PROCESS,
             (_, Origin::Remote(_)) => Self::REMOTE,
         };
-        // A server declared by a project belongs to a user: it is started at its first use, and attempts are limited.
+        // A server declared by a project belongs to a user. So it is started at its first use, and attempts are
+        // limited.
         let is_owned = spec.declared == Declared::Project;
         Self {
             restart: spec.restart.unwrap_or(rules.restart),

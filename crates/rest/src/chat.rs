@@ -74,12 +74,13 @@ pub(super) async fn chat(
     let (id, place, conversation) = match asked.conversation {
         Some(id) => {
             let busy = "a turn of this conversation is in progress: wait for its end";
-            // Check before reading: a turn in progress has not been written yet.
+            // Check this before reading the conversation, because a turn in progress has not been written yet.
             if !turn.of(project.as_ref(), &id) {
                 return Err(Problem::new(409, busy));
             }
             let (row, conversation) = kept(store.conversation_get(project.as_ref(), &id).await?)?;
-            // Check after reading: a turn that begins on another replica from now on changes the revision.
+            // Check this after reading the conversation: if a turn begins on another replica from now on, it changes
+            // the revision.
             if store.run_place(project.as_ref(), &id).await?.is_some() {
                 return Err(Problem::new(409, busy));
             }

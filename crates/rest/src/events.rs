@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `server` | an [`api::Server`]: first every server, then each one that changes |
 //! | `server_removed` | `{"id"}` |
-//! | `tools` | `{"id"}`: the server's tools changed, or the tools that are kept back |
+//! | `tools` | `{"id"}`: the server's tools changed, or the set of those that are kept back |
 //! | `call` | an [`api::Call`] that began or ended |
 //! | `calls_skipped` | `{}`: there were too many calls to send each one |
 //! | `replicas` | `{}`, for administrators: a replica joined or left, or a lease changed its holder |

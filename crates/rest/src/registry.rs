@@ -5,8 +5,8 @@
 //! - If the trial fails, nothing is declared and no secret is stored.
 //! - The approved tool definitions are those that the trial listed.
 //! - A new server is disabled until a user enables it.
-//! - Servers that are launched here need an administrator's key, as on all routes. So do registries that only the
-//!   request names.
+//! - An administrator's key is needed for servers that are launched here, as on all routes, and for registries that are
+//!   named in the request but not in the settings.
 
 use std::time::Duration;
 

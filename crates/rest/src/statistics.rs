@@ -197,7 +197,7 @@ pub(super) async fn show(
     Asked(params): Asked<QueryParams>,
 ) -> Result<Json<CallStatistics>, Problem> {
     let now = store::now().timestamp();
-    // Includes calls that began in the current second.
+    // The default end is after the current second, so that calls that began in it are included.
     let until = params.until.map_or(now + 1, |until| until.timestamp());
     let since = params.since.map_or(until - HOUR, |since| since.timestamp());
     let most = params.buckets.unwrap_or(DEFAULT_BUCKETS);

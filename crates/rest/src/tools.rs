@@ -40,7 +40,7 @@ const MAX_DESCRIPTION_CHARS: usize = 1_000;
 /// Maximum length of an exposed name, in characters.
 const MAX_EXPOSED_NAME_CHARS: usize = 64;
 
-/// The response for a list of tools: a table, or declarations for a model of the tools that clients see.
+/// The response for a list of tools: a table, or the tools that clients see, as declarations for a model.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Offered {
@@ -184,7 +184,7 @@ impl Rest {
         let kept_back: HashMap<NativeName, KeptBack> =
             fleet.kept_back(server).into_iter().collect();
         let mut seen = BTreeSet::new();
-        // A tool that this view leaves out is a problem of its server.
+        // A tool that this view leaves out is not listed: it is reported among the problems of its server.
         let shown = |item: &&Item| view.is_single() || item.fit(Era::Legacy).is_some();
         let catalog = server.catalog();
         for item in catalog.list(ListKind::Tools).iter().filter(shown) {

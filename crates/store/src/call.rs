@@ -75,10 +75,11 @@ pub struct CallDetail {
     pub replay_of: Option<String>,
 }
 
-/// Progress of a call, in microseconds since it began. `None`: the step was not reached or is not known.
+/// The steps of a call, each with its time in microseconds since the call began. `None`: the step was not reached, or
+/// its time is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromRow, Serialize)]
 pub struct CallSteps {
-    /// The call left the queue, and its intent was durable.
+    /// The call had left the queue, and the record of its beginning was durable.
     pub turn_us: Option<i64>,
     /// The server had received the request.
     pub sent_us: Option<i64>,
@@ -97,7 +98,7 @@ pub enum CallWrite {
 /// The record of a call that is about to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewCall {
-    /// Made by [`crate::new_id`] when the call begins: lists and retention read the time of a call from its id.
+    /// Made by [`crate::new_id`] when the call begins, because lists and retention read the time of a call from its id.
     pub id: String,
     pub run_id: Option<String>,
     pub project: Option<ProjectId>,
@@ -127,7 +128,8 @@ pub struct CallEnd {
 /// Selects calls. `None`: any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct CallFilter {
-    /// Set from the caller's permissions, and never from the parameters of a request.
+    /// The project whose calls are selected. It comes from the permission check, and is never read from request
+    /// parameters.
     #[serde(skip)]
     pub project: Option<ProjectId>,
     pub server: Option<String>,

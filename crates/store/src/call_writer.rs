@@ -1,9 +1,9 @@
 //! The writer for call records.
 //!
 //! Call records are written more often than anything else, and each tool call waits for two writes. On Postgres, a
-//! batch is a few statements. On SQLite, the writer uses a separate connection directly on the calling thread. sqlx has
-//! a thread for each connection, and the two channel messages per statement, to that thread and back, take longer than
-//! the statement.
+//! batch is a few statements. On SQLite, the writer does not go through sqlx: it uses a separate connection directly on
+//! the calling thread. sqlx runs each connection on a separate thread, and the two channel messages per statement, to
+//! that thread and back, take longer than the statement itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,8 +53,8 @@ impl Store {
 }
 
 impl CallWriter {
-    /// Writes a batch as one transaction, durable on return. Intents are written before outcomes, regardless of their
-    /// order in the batch. An outcome without an intent changes nothing.
+    /// Writes a batch as one transaction. The batch is durable when this method returns. Intents are written before
+    /// outcomes, regardless of their order in the batch. An outcome without an intent changes nothing.
     ///
     /// With SQLite, the method waits up to 20 s for other writes of this process. It then blocks the thread for as long
     /// as the disk takes, plus up to 1 s if another process is writing. Run it on a dedicated thread.

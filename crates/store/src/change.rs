@@ -23,7 +23,7 @@ const SETTLE_TIME: TimeDelta = TimeDelta::minutes(2);
 /// Maximum time between two polls that are guaranteed to miss no change. Changes are kept for twice that long.
 const MAX_GAP: TimeDelta = TimeDelta::minutes(30);
 
-/// The kinds of change.
+/// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
     Keys,
@@ -139,7 +139,8 @@ impl Store {
         )
     }
 
-    /// Deletes changes older than one hour, and leases for inherited sessions older than 30 days.
+    /// Deletes changes older than one hour, and leases older than 30 days that say which replica continues the sessions
+    /// of a lost one.
     pub async fn change_prune(&self) -> Result<()> {
         execute!(
             self.pool.write().await?,

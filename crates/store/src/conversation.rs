@@ -1,8 +1,8 @@
 //! Conversations with agents.
 //!
-//! The body is stored as text, not as a JSON document: the model must receive it unchanged, and a database that sorts
-//! keys would change it. To save, a caller names the revision that it read, so that only one of two simultaneous turns
-//! is saved.
+//! The body is stored as text, not as a JSON document, because the model must receive it unchanged, and a database that
+//! sorts keys would change it. To save, a caller names the revision that it read, so that only one of two simultaneous
+//! turns is saved.
 
 use model::ProjectId;
 use serde::Serialize;

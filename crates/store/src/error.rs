@@ -152,7 +152,8 @@ impl From<sqlx::Error> for Error {
         };
         match error {
             sqlx::Error::Database(error) => from_database(error.as_ref()),
-            // From [`crate::sql`]: `Text` and the similar types refuse a value by failing to encode it.
+            // This error comes from [`crate::sql`]: `Text` and the similar types refuse a value by failing to encode
+            // it.
             sqlx::Error::Encode(error) => Self::Invalid(error.to_string()),
             sqlx::Error::PoolTimedOut => {
                 Self::unavailable("it cannot be reached, or all connections to it are busy")
@@ -231,7 +232,7 @@ enum Reason {
     Now(&'static str),
     /// This value can never be stored.
     Value,
-    /// The statement should never fail: the database is damaged.
+    /// A statement that should never fail has failed, so the database is damaged.
     Damaged,
 }
 

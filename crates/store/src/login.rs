@@ -28,7 +28,7 @@ pub struct LoginRow {
     pub principal: String,
     pub version: i64,
     pub issuer: String,
-    /// Why the user has to sign in again.
+    /// Why the user has to sign in again. `None`: the sign-in can still be used.
     pub needs_login: Option<String>,
     pub nonce: Vec<u8>,
     pub sealed: Vec<u8>,
@@ -189,8 +189,9 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the leases that an earlier process left in a SQLite file, which only one process opens. Does nothing on
-    /// Postgres, where leases may belong to another process and expire after a while.
+    /// Ends the leases that an earlier process left in a SQLite file. No other process can hold a lease there, since
+    /// only one process opens the file. Does nothing on Postgres, where leases may belong to another process and expire
+    /// after a while.
     pub async fn login_release_left(&self) -> Result<()> {
         if self.kind() != "sqlite" {
             return Ok(());

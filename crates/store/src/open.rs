@@ -223,8 +223,8 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     let pool = PgPoolOptions::new()
         .max_connections(10)
         .acquire_timeout(ACQUIRE_TIMEOUT)
-        // The next check replaces the ping. A read-only connection leads to a standby, or to a server that was demoted
-        // to one.
+        // Instead of a ping, the next check asks whether the connection is read-only. A read-only connection leads to a
+        // standby, or to a server that was demoted to one.
         .test_before_acquire(false)
         .before_acquire(|conn, _| {
             Box::pin(async move {
@@ -336,7 +336,7 @@ mod tests {
         };
         fill().await;
         full(store.event_add(event).await);
-        // Only the first record would fit on the disk. Neither is stored.
+        // Of the two records, only the first would fit on the disk. Neither is stored.
         let mut calls = store.call_writer();
         let pages = |calls: &mut CallWriter, count: u32| {
             let conn = calls.conn();

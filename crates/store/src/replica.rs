@@ -170,8 +170,8 @@ impl Store {
     }
 
     /// Handles a failover to a standby or a restore from a backup. The results of calls and runs may be missing, so
-    /// open ones are closed like those of a lost replica. Results that are reported later replace the status written
-    /// here. From now on, no lease is granted for one lease period, and no fencing token is used twice.
+    /// open calls and runs are closed like those of a lost replica. Results that are reported later replace the status
+    /// written here. From now on, no lease is granted for one lease period, and no fencing token is used twice.
     pub async fn timeline_begin(&self) -> Result<()> {
         execute!(
             self.pool.write().await?,

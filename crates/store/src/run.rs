@@ -47,7 +47,8 @@ pub struct NewRun<'a> {
 /// Selects runs. `None`: any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct RunFilter {
-    /// Set from the caller's permissions, and never from the parameters of a request.
+    /// The project whose runs are selected. It comes from the permission check, and is never read from request
+    /// parameters.
     #[serde(skip)]
     pub project: Option<ProjectId>,
     pub status: Option<String>,

@@ -55,7 +55,7 @@ impl Store {
         Ok(())
     }
 
-    /// All snapshots of a project by server. Not paged, because a view needs them all.
+    /// All snapshots of a project by server. Not paged, because the project's lists are built from all of them.
     pub async fn snapshot_list(&self, project: Option<&ProjectId>) -> Result<Vec<SnapshotRow>> {
         rows!(
             self.pool.read().await?,

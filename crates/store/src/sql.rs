@@ -195,8 +195,8 @@ pub(crate) async fn within<T>(
 macro_rules! on {
     ($on:expr, |$conn:ident: $Db:ident| $run:expr) => {
         match $on.on() {
-            // Bound outside of the `async` block, so that a connection acquired for this one statement lives as long as
-            // the `match`.
+            // `on` is bound outside of the `async` block, so that a connection acquired for this one statement lives as
+            // long as the `match`.
             on => {
                 $crate::sql::within(on.timeout(), async {
                     match on {
@@ -266,7 +266,8 @@ macro_rules! page {
 /// - `query!(select "more columns", "WHERE …")` reads rows with more columns.
 /// - `query!(returning "INSERT …")` returns the rows that it writes.
 ///
-/// The first argument is `$`, which the definition needs.
+/// The first argument must be `$`: `query!` is defined inside a macro, and can name its own parameters only with a `$`
+/// that is passed in.
 #[rustfmt::skip]
 macro_rules! table {
     ($d:tt, $name:literal, $columns:literal) => {

@@ -61,8 +61,8 @@ pub struct PinRow {
     pub first_seen_at: Time,
     /// When the pending definition was first seen.
     pub changed_at: Option<Time>,
-    /// The digest of the configuration under which the tool was last listed. Empty: a version that did not record the
-    /// digest stored the pin.
+    /// The digest of the configuration under which the tool was last listed. Empty if the pin was stored by a Toolwharf
+    /// version that did not record the digest.
     pub config_digest: String,
 }
 
@@ -113,7 +113,7 @@ impl Store {
         Ok(row)
     }
 
-    /// All tool settings of a project, by server and tool. Not paged, because a view needs them all.
+    /// All tool settings of a project, by server and tool. Not paged, because the project's tool list needs them all.
     pub async fn tool_setting_list(&self, project: &ProjectId) -> Result<Vec<ToolSettingRow>> {
         rows!(
             self.pool.read().await?,

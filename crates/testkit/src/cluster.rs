@@ -216,7 +216,7 @@ impl Cluster {
     }
 
     async fn init(&self) {
-        // Any user may read this file: the password protects nothing worth keeping.
+        // Any user may read this file, because the password protects nothing worth keeping.
         let password = tempfile::NamedTempFile::new().expect("a file can be made");
         fs::write(password.path(), PASSWORD).expect("it can be written");
         fs::set_permissions(password.path(), fs::Permissions::from_mode(0o644)).expect("its owner");

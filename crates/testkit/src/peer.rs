@@ -391,7 +391,7 @@ impl Peer {
     async fn send(&mut self, message: Value, id: Option<u64>) {
         match &self.wire {
             Wire::Stdio(child) => {
-                // Fails if the child has exited; then the response will be missing, too.
+                // Sending fails if the child has exited. The response is then missing as well.
                 let _ = child.send(message).await;
             }
             Wire::Sse(client) => {

@@ -97,7 +97,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let drop_it = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        // Uses a separate runtime: the test's runtime may be shutting down and cannot be blocked on.
+        // This uses a separate runtime, because the test's runtime may be shutting down and cannot be blocked on.
         let thread = thread::spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -54,7 +54,7 @@ async fn run() -> io::Result<u8> {
             _ = terminate.recv() => Signal::TERM,
             _ = interrupt.recv(), if passes_on => Signal::INT,
         };
-        // Fails only if the child has just ended.
+        // This fails only if the child has just ended.
         let _ = kill_process(child, passed);
     }
 }

@@ -18,13 +18,13 @@ use std::process::ExitCode;
 
 use backend::startup;
 
-/// mimalloc suits this load: a call makes some dozens of small allocations on several threads.
+/// mimalloc suits this load, because a call makes some dozens of small allocations on several threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // The helper processes come first: they need no async runtime, and their arguments are not those of the command
-    // line.
+    // The helper processes come first, because they need no async runtime, and their arguments are not those of the
+    // command line.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == startup::SENTINEL => return runtime::sentinel::main(),

@@ -61,7 +61,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     runtime::process::raise_file_limit();
     let sources = Sources::locate(named, &startup::env)?;
-    // The server entries may be invalid: only the running gateway knows its servers.
+    // Only the settings are read here. The server entries may be invalid, because only the running gateway uses them.
     let mut settings = startup::settings(&sources)?;
     args.overrides.overrule(&mut settings);
     logs::init(&settings);

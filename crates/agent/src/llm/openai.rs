@@ -33,7 +33,7 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// The base URL of `endpoint` does not include `/chat/completions`.
+    /// The base URL of `endpoint` must not include `/chat/completions`, which is appended to it.
     ///
     /// # Errors
     /// [`ModelError::Settings`] if the base URL or a header is invalid.

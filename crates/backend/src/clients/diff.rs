@@ -43,7 +43,7 @@ pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> St
     let mut secrets = Vec::new();
     for value in values {
         collect(value, false, &mut secrets);
-        // Secrets in arguments and URLs, too.
+        // Secrets in arguments and URLs are masked as well.
         for text in evident(value) {
             note(&text, &mut secrets);
         }

@@ -104,7 +104,7 @@ pub struct Seen {
     problem: Option<String>,
     /// True if Toolwharf has a record of connecting the client.
     is_recorded: bool,
-    /// The view that it is connected to.
+    /// The project that the client is connected to. `None`: it sees all servers, or is not connected.
     project: Option<ProjectId>,
     /// The client's other servers.
     pub servers: Vec<String>,

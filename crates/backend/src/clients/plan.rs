@@ -24,7 +24,7 @@ const PLACEHOLDER_TOKEN: &str = "twh_…";
 /// The options of connecting a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// The view; `None`: everything.
+    /// The project whose servers the client sees. `None`: all servers.
     pub project: Option<ProjectId>,
     /// Connect by the gateway's URL instead of a command.
     pub http: bool,
@@ -89,7 +89,7 @@ impl Clients {
             plan.token = self.records.key(client)?;
         }
         plan.record = record;
-        // An invalid text is reported here, before anything is changed.
+        // If the file's text cannot be edited, that is reported here, before anything is changed.
         let ready = self.edited(&plan, PLACEHOLDER_TOKEN)?;
         if !plan.wish.http {
             plan.ready = Some(ready);

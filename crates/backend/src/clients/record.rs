@@ -39,7 +39,7 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Moved {
     pub(super) name: String,
-    /// The entry added to a file of Toolwharf; `None`: it existed already.
+    /// The entry that was added to a file of Toolwharf. `None`: Toolwharf had the server already.
     pub(super) added: Option<Value>,
 }
 

@@ -23,7 +23,7 @@ pub struct Undo {
     client: &'static Client,
     pub(super) disk: OnDisk,
     record: Record,
-    /// The new text; `None`: no file.
+    /// The new text of the file. `None`: the file does not exist afterwards.
     pub(super) text: Option<String>,
     restored: Restored,
     /// Servers that are put back into the client's file.

@@ -158,7 +158,7 @@ fn has_mask(value: &Value) -> bool {
 struct Restoring<'a> {
     /// The stored entry, and its masked form.
     before: Option<(&'a Value, Value)>,
-    /// Set if the entry is for another server than before; says why.
+    /// Why the entry counts as one for another server than before, if it does.
     moved: Option<String>,
     moved_login: Option<String>,
     wrong: Vec<Wrong>,

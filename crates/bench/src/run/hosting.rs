@@ -42,24 +42,24 @@ const START_WORK_MS: u64 = 200;
 const DEADLINE: Duration = Duration::from_secs(120);
 /// The environment variable with the name of a server.
 const NAME_VARIABLE: &str = "BENCH_SERVER";
-const BESIDE: &str = "p99 at one client; floor: while the other rests";
+const BESIDE: &str = "p99 with one client; floor: while the neighbour is idle";
 /// Time within which the sandbox must contain a neighbour that takes all resources.
 const CONTAIN_TIME: Duration = Duration::from_secs(1);
 const HOGS: [Hog; 6] = [
     Hog::again("neighbour computes", "burn", r#"{"ms":5000}"#),
     Hog {
-        once: Some("neighbour forks, its first second"),
+        once: Some("neighbour forks, first second"),
         ..Hog::again("neighbour forks", "bomb", r#"{"ms":9000}"#)
     },
     Hog::again("neighbour takes memory", "alloc", r#"{"mib":4096}"#),
     Hog::again(
-        "neighbour fills its scratch over and over",
+        "neighbour fills /tmp repeatedly",
         "flood_disk",
         r#"{"path":"/tmp/much","ms":5000,"anew":true}"#,
     ),
     Hog {
         volumes: &["/data"],
-        once: Some("neighbour fills its volume, its first second"),
+        once: Some("neighbour fills its volume, first second"),
         ..Hog::again(
             "neighbour fills its volume",
             "flood_disk",
@@ -80,8 +80,8 @@ struct Hog {
     tool: &'static str,
     arguments: &'static str,
     volumes: &'static [&'static str],
-    /// If set, the tool is called only once, the measurement starts [`CONTAIN_TIME`] later, and this is the name of the
-    /// figure for the time before. If `None`, the whole time is measured, and the tool is called repeatedly.
+    /// `Some`: the tool is called only once, and the measurement starts [`CONTAIN_TIME`] later. The value is the name
+    /// of the figure for the time before. `None`: the tool is called repeatedly, and the whole time is measured.
     once: Option<&'static str>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         product: percentile(&mut back, 0.99),
         bound: Bound::Added(MAX_RECOVERY_MS),
         note: format!(
-            "{kills} kills; median {:.0} ms, longest {most:.0} ms; floor: a start alone",
+            "{kills} kills; median {:.0} ms, longest {most:.0} ms; floor: the start of the server alone",
             percentile(&mut back, 0.5)
         ),
     }])
@@ -233,7 +233,7 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
             let quiet = median(quiet);
             let mut row = neighbour(hog.figure, quiet, median(loud));
             if let Some(figure) = hog.once {
-                row.note = format!("{BESIDE}; a second after it began");
+                row.note = format!("{BESIDE}; from one second after it began");
                 let mut first = neighbour(figure, quiet, median(early));
                 first.bound = Bound::None;
                 rows.push(first);
@@ -303,7 +303,7 @@ pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 fn boot(alone: f64, whole: f64, hosted: usize) -> Row {
     Row {
         case: "hosted-many",
-        figure: "start until all are up",
+        figure: "start until all servers run",
         unit: "ms",
         floor: Some(alone),
         product: whole,

@@ -246,7 +246,7 @@ impl Part {
             && let Some(pid) = self.child.id()
             && let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed())
         {
-            // Fails if the process has just exited.
+            // This fails if the process has just exited.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         if timeout(STOP_DEADLINE, self.child.wait()).await.is_err() {

@@ -22,7 +22,7 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
     }
     let stat = stat(pid)?;
     let ticks = field(&stat, 11) + field(&stat, 12);
-    // The coarse count must be two ticks larger to be used: it may exceed the exact sum by rounding alone.
+    // The coarse count must be two ticks larger to be used, because it may exceed the exact sum by rounding alone.
     let coarse = ticks * 10_000_000;
     Ok(if coarse > exact + 20_000_000 {
         coarse

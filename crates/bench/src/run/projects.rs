@@ -40,8 +40,8 @@ const LIST: [Figure; 2] = [
     p50("p50 of tools/list, 1 client", Bound::Ratio(MAX_RATIO)),
 ];
 const LIST_OF_ALL: [Figure; 2] = [
-    cpu("CPU per tools/list, all known", Bound::Ratio(MAX_RATIO)),
-    p50("p50 of tools/list, all known", Bound::Ratio(MAX_RATIO)),
+    cpu("CPU per tools/list, all loaded", Bound::Ratio(MAX_RATIO)),
+    p50("p50 of tools/list, all loaded", Bound::Ratio(MAX_RATIO)),
 ];
 
 /// The product that is started repeatedly.
@@ -106,7 +106,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let mut rows = vec![
         row("start to ready", "ms", Some(of_one.0), of_many.0, took),
         row("memory", "MB", Some(of_one.1), of_many.1, kept),
-        row("memory, all known", "MB", None, memory, Bound::None),
+        row("memory, all loaded", "MB", None, memory, Bound::None),
     ];
     rows[0].note = format!(
         "{} projects with {SERVERS} servers; floor: one project",

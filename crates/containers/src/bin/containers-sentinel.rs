@@ -1,4 +1,4 @@
-//! The sentinel as a program of its own, for the tests. No product depends on it.
+//! The sentinel as a separate program. Only tests use it.
 
 use std::process::ExitCode;
 

@@ -79,8 +79,8 @@ impl Engine {
         }
     }
 
-    /// A local daemon, or a remote one at `tcp://host:port`. A remote daemon requires `keys`: each side verifies the
-    /// certificate of its peer.
+    /// A local daemon, or a remote one at `tcp://host:port`. A remote daemon requires `keys`, because each side
+    /// verifies the certificate of its peer.
     pub(super) fn anywhere(host: &str, keys: Option<&Path>) -> Result<Self, Error> {
         match (host.strip_prefix("tcp://"), keys) {
             (None, _) => Self::new(host),

@@ -426,8 +426,8 @@ impl Inner {
         }
     }
 
-    /// Removes the container with this name: an instance of an earlier run, or one that was killed but whose exit is
-    /// unknown.
+    /// Removes the container with this name. It belongs to an instance of an earlier run, or to one that was killed but
+    /// whose exit is unknown.
     pub(super) async fn make_room(&self, client: &Client, name: &str) -> Result<(), Error> {
         let Some(old) = client.inspect(name).await? else {
             return Ok(());

@@ -128,8 +128,9 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
         ))
     };
     let space = File::open(path(pid)).map_err(unseen)?;
-    // If the daemon is on another host or in another PID namespace, this number may belong to any process here. Check
-    // after opening the namespace: if the number belongs to the container now, it did when the namespace was opened.
+    // If the daemon is on another host or in another PID namespace, `pid` may belong to any process here. The check
+    // comes after the namespace was opened: if `pid` belongs to the container now, it also did when the namespace was
+    // opened.
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unseen)?;
     if !groups.contains(id) {
         return Err(unseen(io::Error::other(
@@ -139,7 +140,7 @@ async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
     let entered = Space::read(&space).map_err(unseen)?;
     let own = File::open("/proc/self/ns/net").and_then(|own| Space::read(&own));
     if own.map_err(unseen)? == entered {
-        return Err(refused("the daemon gave the container that holds the server's network this host's network instead of a separate one".to_owned()));
+        return Err(refused("the container that holds the server's network is in this host's network, not in a separate one".to_owned()));
     }
     let listener = listen_in(space).await.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {

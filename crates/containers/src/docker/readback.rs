@@ -1,7 +1,7 @@
 //! Verifies what runs and which limits hold, from the daemon and from the kernel.
 //!
-//! The daemon's responses show what it was asked for. If the container is a process of this host, its control groups
-//! and its program are checked as well.
+//! The daemon's responses only show what the daemon was asked for. If the container is a process of this host, its
+//! control groups and its program are therefore checked as well.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -203,8 +203,8 @@ impl Seen {
         }
     }
 
-    /// Returns whether a limit is the requested one, and how it was checked. `files`: names in control groups of
-    /// version 1 and 2.
+    /// Returns whether the limit in force is the requested one, and how this was checked. `files`: names of the file
+    /// with the limit, in control groups of version 1 and of version 2.
     pub(super) fn limit(
         &self,
         controller: &str,
@@ -358,7 +358,7 @@ impl runtime::handle::Meter for Meter {
             let stats = timeout(STATS_TIMEOUT, stats.next()).await.ok()??.ok()?;
             let memory = stats.memory_stats?;
             let total = memory.usage?;
-            // Inactive page cache does not count as used: the kernel reclaims it when needed.
+            // Inactive page cache does not count as used, because the kernel reclaims it when needed.
             let detail = memory.stats.unwrap_or_default();
             let idle = detail
                 .get("total_inactive_file")
@@ -388,7 +388,7 @@ mod tests {
         assert!(is_gvisor("runsc-sandbox", Some(true)));
         assert!(is_gvisor("runsc-sandbox", None));
         for (name, is_runtime) in [
-            // A program of the container that calls itself so.
+            // A program in the container that has chosen this name.
             ("runsc-sandbox", Some(false)),
             // Another runtime, before it executes the container's program.
             ("runc", Some(true)),

@@ -313,7 +313,7 @@ impl Lines {
 }
 
 impl Near {
-    /// Forwards data until the relay or the client ends the connection. Returns its number.
+    /// Forwards data until the relay or the client ends the connection. Returns the connection's number.
     async fn carry(mut self, client: TcpStream) -> u8 {
         let number = self.number;
         if self.say(OPEN, self.port).await.is_ok() && self.copy(client).await.is_err() {

@@ -41,7 +41,7 @@ pub(super) struct Pump {
 }
 
 /// Creates the streams for talking to a container, if it is bridged, and the pump that moves their data. `closes`: true
-/// if closing stdin is passed on; false if that would end the whole stream.
+/// if the end of stdin is passed on to the container; false if passing it on would end the whole stream.
 pub(super) fn streams(
     is_bridged: bool,
     attached: AttachContainerResults,

@@ -147,7 +147,8 @@ impl Inner {
         Ok(common::instance(shared, Some(stdio), ports, enforced))
     }
 
-    /// Kills all sandboxes of a server: an instance of an earlier run, or one that was killed but whose end is unknown.
+    /// Kills all sandboxes of a server. They belong to an instance of an earlier run, or to one that was killed but
+    /// whose end is unknown.
     async fn make_room(&self, server: &str) -> Result<(), Error> {
         let labels = [
             (LABEL_INSTALL, self.options.install.as_str()),

@@ -129,7 +129,8 @@ impl Life {
         let mut renewal: BoxFuture<'static, Result<bool, Call>> = pending().boxed();
         let lease = self.inner.options.lease;
         let mut due = Instant::now() + lease / RENEWALS_PER_LEASE;
-        // The latest time at which the lease ends. E2B counts from the receipt of the request, which was earlier.
+        // The latest time at which the lease can end: E2B counts from when it received the request, which was earlier
+        // than now.
         let mut over = Instant::now() + lease;
         let mut given_up = false;
         let (mut writing, mut reading, mut kill, mut removed) = (true, true, false, false);

@@ -86,7 +86,8 @@ impl Cluster {
         })
     }
 
-    /// Returns a client without open connections. The pooled connections of `client` may be dead without notice.
+    /// Returns a client without open connections. Use it if the pooled connections of `client` may have broken
+    /// unnoticed.
     pub(super) fn anew(&self) -> Result<Client, Error> {
         let client = Client::try_from(Config::clone(&self.config));
         client.map_err(|why| missing(&model::with_causes(&why)))

@@ -241,8 +241,8 @@ impl Inner {
         Ok(common::instance(shared, stdio, ports, enforced))
     }
 
-    /// Removes the objects with this name and waits until they are gone: an instance of an earlier run or of a lost
-    /// gateway, or one that was killed but whose exit is unknown.
+    /// Removes the objects with this name and waits until they are gone. They belong to an instance of an earlier run
+    /// or of a lost gateway, or to one that was killed but whose exit is unknown.
     async fn make_room(
         &self,
         cluster: &Cluster,

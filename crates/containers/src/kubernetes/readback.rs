@@ -19,8 +19,8 @@ fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
 /// Returns whether it is certain that a pod's server no longer runs.
 ///
 /// Kubelets of Kubernetes 1.20 may remove a container before they record how it ended. For a pod that is being deleted,
-/// they then report that the container is waiting and terminated before. The kubelet starts no container of such a pod
-/// again.
+/// they then report `waiting` as the container's state and `terminated` as its last state. The kubelet starts no
+/// container of such a pod again.
 pub(super) fn has_ended(pod: &Pod) -> bool {
     let Some(server) = status(pod, SERVER_CONTAINER) else {
         return false;

@@ -155,7 +155,7 @@ fn meta(options: &Options, unit: Confined<'_>, name: String) -> ObjectMeta {
 }
 
 /// The Secret with the variables. Keys are numbers, because a variable name need not be a valid key. `gateway`: the pod
-/// of this process, if it is in the servers' namespace. The Secret is deleted together with it.
+/// of this process, if it is in the servers' namespace. The Secret is deleted together with that pod.
 pub(super) fn secret(
     options: &Options,
     unit: Confined<'_>,
@@ -427,7 +427,8 @@ pub(super) fn pod(
             volumes: Some(volumes),
             // Toolwharf restarts servers, not the kubelet.
             restart_policy: Some("Never".to_owned()),
-            // Used if another program deletes the pod. Toolwharf's own requests specify a grace period.
+            // This grace period applies if another program deletes the pod. Toolwharf's own requests specify a grace
+            // period.
             termination_grace_period_seconds: Some(GRACE_SECS),
             runtime_class_name: options.runtime_class.clone(),
             automount_service_account_token: Some(false),
@@ -444,7 +445,7 @@ pub(super) fn pod(
                 run_as_user: user,
                 run_as_group: user,
                 fs_group: Some(user.unwrap_or_else(|| KubernetesSettings::USER.into())),
-                // Skips the recursive change of the group at each start if the volume has the right group already.
+                // This skips the recursive change of the group at each start if the volume has the right group already.
                 fs_group_change_policy: Some("OnRootMismatch".to_owned()),
                 ..PodSecurityContext::default()
             }),

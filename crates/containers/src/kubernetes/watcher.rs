@@ -145,7 +145,8 @@ impl Shared {
 
     /// Reads all pods. Returns the position to watch from.
     async fn read(&self, cluster: &Cluster) -> Result<String, Call> {
-        // Copy the uids before listing the pods: a pod that is followed later may have been created after the list.
+        // Copy the uids before listing the pods, because a pod that is followed later may have been created after the
+        // list.
         let known: Vec<String> = self.state.lock().followed.keys().cloned().collect();
         let pods = call("list pods", cluster.pods.list(&ListParams::default())).await?;
         let mut there: HashMap<String, Pod> = HashMap::new();

@@ -223,7 +223,8 @@ pub(super) fn directory(there: u64, told: u64, is_wide: bool, extra: u64) -> Vec
         for value in [44, 0, 0, told, told, bytes, 0] {
             file.extend(u64::to_le_bytes(value));
         }
-        // Two versions and two disk numbers take twelve bytes, and the loop wrote sixteen.
+        // The two versions and the two disk numbers take twelve bytes together. The loop wrote sixteen, so four are
+        // removed.
         let versions = usize::try_from(begin).unwrap() + 12;
         file.drain(versions..versions + 4);
         file.extend(b"PK\x06\x07\0\0\0\0");
@@ -267,7 +268,7 @@ fn a_directory_of_two_million_entries_is_refused_before_it_is_parsed() {
             let why = extract(file, &into, 1 << 30).expect_err(part);
             assert!(why.contains(part), "{part}: {why}");
         }
-        // The parser needed 757 MiB for the first one.
+        // For the first of these files alone, the zip parser needed 757 MiB.
         let more = peak() - before;
         assert!(more < 32 << 10, "{more} KiB");
         let took = start.elapsed();

@@ -73,7 +73,7 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
     assert_eq!(done.secrets["WEATHER_API_KEY"], "hunter2");
     assert!(!done.entry.to_string().contains("hunter"));
 
-    // Reports all missing values at once. A fixed value cannot be edited.
+    // All missing values are reported at once. A fixed value cannot be edited.
     let wrong = filled_for(&plan, json!({"MODE": "other"}), &[], &Place::Project).unwrap_err();
     let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
     assert_eq!(

@@ -120,8 +120,8 @@ fn five_hostile_bundles_at_a_time_are_all_refused_in_bounded_memory() {
                 let why = why.unwrap();
                 assert!(why.contains("contains 2000000 files"), "{why}");
             }
-            // One file of 92 MiB at a time, read into a buffer that doubles as it grows. Five inspections at the same
-            // time took 3.45 GiB.
+            // This is enough for one file of 92 MiB at a time, in a buffer that doubles as it grows. Five inspections
+            // at the same time took 3.45 GiB.
             let more = peak() - before;
             assert!(more < 256 << 10, "{more} KiB");
         });

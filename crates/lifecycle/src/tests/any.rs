@@ -31,7 +31,7 @@ fn honest(event: &Event, body: Body, lost: bool) -> bool {
 proptest! {
     #![proptest_config(Config { cases: 4_000, failure_persistence: None, ..Config::default() })]
 
-    /// Runs a correct runner with arbitrary requests, and ends in any order.
+    /// Runs a correct runner. Requests are arbitrary, and end events come in any order.
     #[test]
     fn never_two_at_once_and_never_stuck(
         rules in prop::sample::select(kinds().map(|(_, rules)| rules).to_vec()),

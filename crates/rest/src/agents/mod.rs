@@ -1,4 +1,4 @@
-//! The agents of this installation: one for each project that chats, and one for all servers together.
+//! The agents of this installation: one for each project that has chats, and one for all servers together.
 //!
 //! The crate `agent` knows neither servers nor a database. This module provides both: [`servers`] makes the agent a
 //! client of the gateway, so that its calls are handled like all others; [`ledger`] stores its runs. An agent is
@@ -243,7 +243,7 @@ impl Agents {
             if let Some(key) = secrets.values.remove(name) {
                 return Ok(Some(Hidden::new(key)));
             }
-            // Do not fall back to the environment's key: a project with its own key pays for its own chats.
+            // Do not fall back to the environment's key, because a project with its own key pays for its own chats.
             if let Some(why) = secrets.closed(name) {
                 return Err(NoAgent::Closed(why.to_owned()));
             }
@@ -336,9 +336,9 @@ mod tests {
 
     #[test]
     fn a11_a_stopped_turn_is_told_how_long_it_could_continue() {
-        for (waited, expect) in [(0, "0 s more"), (2_003, "2 s more"), (9_260, "9.3 s more")] {
+        for (waited, expect) in [(0, "0 s"), (2_003, "2 s"), (9_260, "9.3 s")] {
             let why = why_stopped(Duration::from_millis(waited));
-            assert!(why.contains(&format!("after {expect};")), "{why}");
+            assert!(why.contains(&format!("within {expect};")), "{why}");
         }
     }
 }

@@ -198,7 +198,7 @@ impl Ours {
     }
 }
 
-/// The tools of a view that models are offered, under the names by which they call them.
+/// The tools in a view that models may call, under the names by which models call them.
 ///
 /// # Errors
 /// If the list does not have the gateway's format.
@@ -349,7 +349,7 @@ impl Servers for Ours {
     fn why_missing(&self, name: &str) -> Option<String> {
         let refused = match self.gateway.view(&self.scope)?.tool(name) {
             Err(refused) => refused.message,
-            // A turn leaves out the tools of servers that are not there, which clients are offered.
+            // Clients are also offered the tools of servers that are currently unavailable. A turn leaves these out.
             Ok(route) => {
                 let (server, why) = (route.server.name(), route.server.absence()?);
                 format!("Unknown tool: {name} (server `{server}`: {why})")
@@ -359,7 +359,7 @@ impl Servers for Ours {
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {
-        // The gateway's servers continue to run: they have other clients.
+        // The gateway's servers continue to run, because they have other clients.
         Box::pin(async {})
     }
 }

@@ -216,7 +216,8 @@ impl Rest {
             Some(server) if server.spec.enabled && who.reaches(server.spec.owner.as_ref()) => {
                 Ok(server.clone())
             }
-            // A rare path, boxed because the future that handles a call is moved into its connection.
+            // This case is rare. Its future is boxed, because the future that handles a call is moved into its
+            // connection.
             _ => Box::pin(self.called_by_row(who, id)).await,
         }
     }

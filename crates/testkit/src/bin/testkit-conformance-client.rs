@@ -1,10 +1,10 @@
 //! The client that the official conformance suite drives when it tests the gateway as a client.
 //!
-//! It starts `toolwharf stdio` with the suite's server as the only upstream and acts as the host: it lists everything,
-//! reads every resource, calls every tool and answers the server's requests. It knows no scenario. The scenario's
-//! instructions come from `MCP_CONFORMANCE_CONTEXT`; everything else is derived from the schemas. If the gateway has to
-//! sign in, this client acts as the user and opens the links. Deliberately absent: any verdict. The suite decides what
-//! passed.
+//! It starts `toolwharf stdio` with the suite's server as the only upstream and acts as the MCP host: it lists
+//! everything, reads every resource, calls every tool and answers the server's requests. It knows no scenario. The
+//! scenario's instructions come from `MCP_CONFORMANCE_CONTEXT`; everything else is derived from the schemas. If the
+//! gateway has to sign in, this client acts as the user and opens the links. Deliberately absent: any verdict. The
+//! suite decides what passed.
 
 use std::{env, fs, path::Path, process::ExitCode, time::Duration};
 
@@ -21,9 +21,9 @@ const SERVER: &str = "suite";
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Parser)]
-#[command(about = "A host with the gateway behind it, for the conformance suite")]
+#[command(about = "An MCP host with the gateway behind it, for the conformance suite")]
 struct Options {
-    /// The protocol revision that the host speaks to the gateway.
+    /// The protocol revision that this program speaks to the gateway.
     #[arg(long, value_name = "REVISION")]
     host: String,
     /// The `era` in the server's entry.

@@ -139,8 +139,8 @@ enum Start {
     Demand,
 }
 
-/// Parses a command line. Options may also follow a URL, as in `claude mcp add`, where clap takes them for the arguments
-/// of a command: they are moved before the URL. `add` returns the arguments of `add`, if that is the command.
+/// Parses a command line. As in `claude mcp add`, options may also follow a URL. clap would take them for the arguments
+/// of a command, so they are moved before the URL. `add` returns the arguments of `add`, if that is the command.
 pub(super) fn parse<T: Parser>(
     mut words: Vec<OsString>,
     add: impl Fn(&T) -> Option<&Args>,

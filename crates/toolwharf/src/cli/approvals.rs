@@ -92,7 +92,7 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
             ))
         })
         .collect();
-    // A server that the project does not own is approved by an administrator, for all projects.
+    // If the project does not own the server, an administrator approves its definitions for all projects.
     let owner = args.project.filter(|_| found[0].project.is_some());
     let of_server = of_server(server.as_str(), &["approve"]) + &of_project(owner.as_ref());
     api.post::<()>(&of_server, &json!({ "tools": digests }))

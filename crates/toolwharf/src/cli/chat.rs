@@ -60,7 +60,7 @@ struct Chat {
     project: Option<ProjectId>,
     conversation: Option<String>,
     screen: Screen,
-    /// True if the last turn was cancelled: the gateway may not have saved it yet.
+    /// True if the last turn was cancelled. The gateway may not have saved that turn yet.
     cancelled: bool,
 }
 

@@ -18,7 +18,7 @@ const HEAD: [&str; 10] = [
     "NOTE",
 ];
 
-/// Number of problems and remarks in the note of a server.
+/// Maximum number of problems and remarks in a server's note.
 const MAX_NOTED: usize = 8;
 /// Index of the project column.
 const PROJECT_COLUMN: usize = 1;

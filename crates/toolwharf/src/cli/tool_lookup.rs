@@ -36,7 +36,7 @@ pub(super) async fn of_server(
 /// Finds a tool as `tools ls` shows it: by its exposed name, or as SERVER/TOOL.
 ///
 /// # Errors
-/// Not found. The message suggests a similar name.
+/// If no tool has this name. The message suggests a similar name.
 pub(super) async fn find(
     api: &http::Api,
     project: Option<&ProjectId>,

@@ -241,8 +241,8 @@ pub(super) fn is_going(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
 
-/// The owner of a Secret that resources must not refer to: it contains variables of a server or of this gateway, or a
-/// service account's token.
+/// Returns whose Secret this is, if resources must not refer to it, because it contains variables of a server or of
+/// this gateway, or a service account's token.
 fn whose(secret: &Secret, env: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
     let labels = secret.metadata.labels.as_ref();
     let is_a_servers = labels.is_some_and(|labels| labels.contains_key(LABEL_INSTALL));

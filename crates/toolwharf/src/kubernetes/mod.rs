@@ -6,10 +6,11 @@
 //!
 //! # Invariants
 //!
-//! - Only one replica at a time does this. All of its state is in the resources and in the database rows. Starting,
-//!   taking over from another replica and normal operation are therefore the same path, and each step is idempotent.
+//! - Only one replica at a time handles the resources. The whole state is in the resources and in the database rows.
+//!   Starting, taking over from another replica and normal operation are therefore the same path, and each step is
+//!   idempotent.
 //! - A resource gets the finalizer before its row is created, so that it cannot disappear without its server. The
-//!   server is removed, with its volumes, before the finalizer.
+//!   server is removed, with its volumes, before the finalizer is.
 //! - A server is removed only if its resource is known to be gone. It is kept while the API server is unreachable, and
 //!   if the definition itself is deleted or replaced. The server then continues to run, and a new resource
 //!   of the same name takes it over.

@@ -176,7 +176,7 @@ impl Pipe {
             Kind::Request => {
                 let is_new = shared.link.now().is_some_and(|life| !life.has_session());
                 if is_new && frame.method() == method::PING {
-                    // Allowed before the handshake, when no session exists yet.
+                    // A ping is allowed before the handshake, when no session exists yet.
                     shared.link.deliver(&Frame::result(frame.id(), b"{}"));
                     return;
                 }

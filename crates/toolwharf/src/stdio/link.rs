@@ -303,7 +303,7 @@ impl Link {
     pub(super) async fn keep(&self) {
         let mut state = self.state.subscribe();
         loop {
-            // Cannot fail: this struct owns the sender.
+            // Waiting cannot fail, because this struct owns the sender.
             let _ = state
                 .wait_for(|state| matches!(state, State::Away(_)))
                 .await;

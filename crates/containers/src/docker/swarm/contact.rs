@@ -1,10 +1,10 @@
 //! The connection to a watch (`relay/gate.rs`), which ends its server when it receives nothing for [`SILENCE_SECS`]
 //! seconds.
 //!
-//! The gateway sends a ping, and sends the next one only after the reply. So at most one ping is in flight. If a ping
-//! sent at `t` is not answered, the watch has received it at `t + SILENCE` at the latest, or has ended its server
-//! before. The watch ends its server at most `SILENCE_SECS` after it received the last ping. [`Lost::over`] is that
-//! time plus a margin for clocks.
+//! The gateway sends a ping, and sends the next one only after the reply. So at most one ping is in flight, and the
+//! ping before it was received before this one was sent. Suppose that a ping sent at `t` is not answered. By `t +
+//! SILENCE_SECS`, the watch has either received this ping or ended its server. If it has received the ping, it ends its
+//! server at most `SILENCE_SECS` later. [`Lost::over`] is that time plus a margin for clocks.
 //!
 //! Replies are authenticated: the watch received a key before the server started, and derives its replies from the key.
 //! The server cannot forge replies, although it runs as the same user, can stop its watch, and under gVisor can access
@@ -112,7 +112,7 @@ impl Contact {
         }
     }
 
-    /// Sends a ping, the first one after the key, and waits for the reply.
+    /// Sends a ping and waits for the reply. Before the first ping, sends the key.
     async fn exchange(&mut self) -> Result<(), String> {
         self.given = Instant::now();
         let until = self.given + Duration::from_secs(SILENCE_SECS as u64);

@@ -183,8 +183,8 @@ impl Inner {
             shared: Arc::clone(&shared),
             pump,
             killed,
-            // The end of the stream does not prove that the server has ended: it may be the daemon. Only the watch
-            // shows that.
+            // The end of the stream does not prove that the server has ended, because the daemon may have ended
+            // instead. Only the watch proves that the server has ended.
             bridged: false,
             given_up: GivenUp::Told(given_up.clone()),
             egress: None,

@@ -177,7 +177,7 @@ async fn services_of(manager: &Client, install: &str) -> Result<Vec<Service>, Er
     .await
 }
 
-/// The fencing token of the launch that created it.
+/// The fencing token of the launch that created the service.
 fn fence_of(service: &Service) -> Option<i64> {
     let labels = service.spec.as_ref()?.labels.as_ref()?;
     labels.get(LABEL_FENCE)?.parse().ok()

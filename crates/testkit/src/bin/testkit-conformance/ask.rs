@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// A request of a client.
+/// The context of a client's request.
 pub(crate) type Context = RequestContext<RoleServer>;
 /// The outcome of a request.
 pub(crate) type Answer<T> = Result<T, ErrorData>;
@@ -155,7 +155,7 @@ pub(crate) async fn ask(
                 Some(answer) if question.accepts(answer) => {
                     answers.insert(question.key, answer.clone());
                 }
-                // Missing or unusable answers: ask everything again, since this server stores no answers.
+                // The answers are missing or unusable. Ask everything again, since this server stores no answers.
                 _ => return Ok(Asked::Pending(pending(questions, state)?)),
             }
         }

@@ -83,8 +83,8 @@ pub(crate) async fn call(
         }
         "test_reconnection" => {
             close_stream(server, context).await;
-            // Sleeps longer than a compliant client waits before it reconnects: the SDK does not keep a response for a
-            // client that reconnects later.
+            // Sleeps longer than a compliant client waits before it reconnects, because the SDK does not keep a
+            // response for a client that reconnects later.
             sleep(5 * RECONNECT_DELAY).await;
             text("Answered after the stream was closed")
         }
@@ -224,7 +224,7 @@ async fn close_stream(server: &Server, context: &Context) {
     let handle = sessions.sessions.read().await.get(id).cloned();
     if let Some(handle) = handle {
         for stream in 0..MAX_STREAMS {
-            // Fails if no stream has this number.
+            // This fails if no stream has this number.
             let _ = handle.close_sse_stream(stream, Some(RECONNECT_DELAY)).await;
         }
     }

@@ -231,7 +231,7 @@ impl Drop for Forget {
 }
 
 async fn sse_open(State(state): State<Arc<SseState>>) -> Response {
-    // Predictable on purpose: tests may need the id, and a hijacked test session does no harm.
+    // The id is predictable on purpose: tests may need it, and a hijacked test session does no harm.
     let id = format!("sse-{}", state.next.fetch_add(1, Ordering::Relaxed));
     let (outgoing, to_client) = mpsc::channel::<String>(STREAM_DEPTH);
     let (input, tasks) = start(Arc::clone(&state.shared), outgoing);

@@ -260,7 +260,7 @@ async fn failed(front: &Arc<Front>, number: usize, api: Api, fail: Fail) -> Resp
         std::future::pending::<()>().await;
     }
     if fail.hang_up {
-        // Panics on purpose: this ends the connection's task, and with it the connection.
+        // This panics on purpose, to end the connection's task and with it the connection.
         std::panic::resume_unwind(Box::new("hangs up as the script says"));
     }
     let refusal = Refusal {

@@ -162,7 +162,7 @@ fn main() -> ExitCode {
     let session = Arc::new(Session::default());
     let mut input = BufReader::with_capacity(64 * 1024, std::io::stdin());
     let mut line = Vec::new();
-    // No limit on the line length: this server trusts the gateway under test.
+    // The line length is not limited, because this server trusts the gateway under test.
     while matches!(input.read_until(b'\n', &mut line), Ok(1..)) {
         server.receive(&line, &out, &session);
         line.clear();

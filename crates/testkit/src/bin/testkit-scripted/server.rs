@@ -25,7 +25,8 @@ pub(crate) struct Server {
     /// Requests to the client that wait for a response.
     pub(crate) waiting: Mutex<HashMap<String, mpsc::Sender<String>>>,
     pub(crate) next_request: AtomicU64,
-    /// Requests to the client that no call waits for: the receiver of each response, and the responses so far.
+    /// Requests to the client that no call waits for. Each has the receiver of its response, and the response, if it
+    /// was read already.
     pub(crate) asked_beside: Mutex<Vec<(mpsc::Receiver<String>, Value)>>,
     /// Open `subscriptions/listen` requests and where their notifications go. Per process, because a modern HTTP
     /// request has no session.

@@ -104,8 +104,8 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "hold" => {
             let held = server.held.enter();
             std::thread::sleep(Duration::from_millis(number("ms", 0)));
-            // The gauge is released before the response is sent: the client's next call may arrive before this thread
-            // runs again.
+            // The gauge is released before the response is sent, because the client's next call may arrive before this
+            // thread runs again.
             drop(held);
             say("held");
         }
@@ -132,7 +132,8 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 left -= count;
                 (count > 0).then(|| &chunk[..count])
             });
-            // Written without interruption: an answer of another thread in the middle of this line would be lost.
+            // The line is written without interruption, because an answer of another thread in the middle of it would
+            // be lost.
             out.raw_together(begin.into_iter().chain(chunks).chain([&b"\n"[..]]));
             say("flooded");
         }

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn u12_what_a_sandbox_will_not_show_is_named_beforehand() {
-        // Not under /tmp: a sandbox has its own /tmp.
+        // The directory is not under /tmp, because a sandbox has its own /tmp.
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let folder = directory.path().canonicalize().unwrap().join("a/b");
         std::fs::create_dir_all(&folder).unwrap();
