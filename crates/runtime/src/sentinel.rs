@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_pgrp};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::Instant;
@@ -106,8 +106,7 @@ fn run() -> io::Result<()> {
     let _ = rustix::process::setsid();
     // The name shown by `ps`, which would otherwise be `exe`.
     let _ = fs::write("/proc/self/comm", "wharf-sentinel");
-    // Needs root or CAP_SYS_NICE. On a busy machine, nothing should then outlive the host for longer.
-    let _ = rustix::process::setpriority_process(None, PRIORITY);
+    hurry(rustix::process::getpid());
     let _deaf = Deaf::new()?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut host = Host::new(socket.try_clone()?);
@@ -343,6 +342,8 @@ impl List {
             self.valid().into_iter().partition(runs_container_client);
         // First the process groups, each with one signal: members cannot escape it by forking.
         for leader in others {
+            // A killed process has to run once more to exit, which takes long on a busy machine.
+            hurry(leader);
             let _ = kill_process_group(leader, Signal::KILL);
         }
         for leader in &clients {
@@ -361,6 +362,15 @@ impl List {
             std::thread::sleep(SWEEP_INTERVAL);
         }
     }
+}
+
+/// Raises the priority of a session leader and its process group. Needs root or CAP_SYS_NICE; without it, everything
+/// takes longer on a busy machine.
+fn hurry(leader: Pid) {
+    let _ = setpriority_pgrp(Some(leader), PRIORITY);
+    // Many kernels divide processor time between sessions first (sched(7), "The autogroup feature").
+    let autogroup = format!("/proc/{}/autogroup", leader.as_raw_pid());
+    let _ = fs::write(autogroup, PRIORITY.to_string());
 }
 
 /// Returns whether a program of this name is a client of a container daemon. `docker run` stops its container on

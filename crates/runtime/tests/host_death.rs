@@ -21,7 +21,18 @@ struct Host {
 
 impl Host {
     fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(VICTIM)
+        Self::run(Command::new(VICTIM), args)
+    }
+
+    /// A host with its own session, like a service.
+    fn in_session(args: &[&str]) -> Self {
+        let mut command = Command::new("setsid");
+        command.arg(VICTIM);
+        Self::run(command, args)
+    }
+
+    fn run(mut command: Command, args: &[&str]) -> Self {
+        let mut child = command
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -62,6 +73,47 @@ async fn kill_9_of_the_host_leaves_nothing() {
         host.child.kill().unwrap();
         host.gone("the families to die").await;
         eprintln!("100 and more processes gone after {:?}", killed.elapsed());
+    }
+}
+
+/// Programs that keep the processors busy, each in its own session.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn start(count: usize) -> Self {
+        let burn = |_| {
+            Command::new("setsid")
+                .args(["sh", "-c", "while :; do :; done"])
+                .spawn()
+        };
+        Self((0..count).map(|n| burn(n).unwrap()).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+/// The sentinel and the processes that it kills do not wait for their share of a busy processor.
+#[tokio::test]
+async fn orphans_are_gone_within_half_a_second_on_a_busy_machine() {
+    let mut hosts = [(); 3].map(|()| Host::in_session(&["host", "4"]));
+    hosts.iter_mut().for_each(Host::ready);
+    let _busy = Busy::start(30);
+    // The sentinel is measured, not the wait of this process for the processor.
+    rustix::process::setpriority_process(None, -20).unwrap();
+    let _ = std::fs::write("/proc/self/autogroup", "-20");
+    for mut host in hosts {
+        let killed = Instant::now();
+        host.child.kill().unwrap();
+        host.gone("the families to die").await;
+        let took = killed.elapsed();
+        assert!(took < Duration::from_millis(500), "{took:?}");
     }
 }
 
