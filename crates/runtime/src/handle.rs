@@ -14,13 +14,19 @@ use crate::stderr::{Lines, Log};
 /// A longer grace period is cut to this.
 const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
 
+pub(crate) const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// Exit codes of programs that report the signal of their child, such as bubblewrap and shells.
+pub(crate) const KILLED_EXIT_CODE: i32 = 128 + SIGKILL;
+const STOPPED_EXIT_CODE: i32 = 128 + SIGTERM;
+
 /// How an instance ended. Both `code` and `signal` are `None` if unknown: the instance was killed and did not die, or
 /// the async runtime ended first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// True if the instance was killed for exceeding its memory limit.
+    /// True if the instance was killed for exceeding its memory limit, or exited because it could not have more memory.
     pub out_of_memory: bool,
     /// True if the instance was killed because it kept hitting its process limit.
     pub fork_bomb: bool,
@@ -127,6 +133,21 @@ impl ProcessState {
 
     pub fn requests(&self) -> watch::Receiver<Stop> {
         self.stop.subscribe()
+    }
+
+    /// Adds to `exit` what the instance wrote about it. Call this once its log is complete.
+    pub fn explained(&self, exit: Exit) -> Exit {
+        let is_crash = match (exit.code, exit.signal) {
+            // The instance was stopped or killed, whatever it wrote before.
+            (Some(code), _) => ![0, STOPPED_EXIT_CODE, KILLED_EXIT_CODE].contains(&code),
+            (None, Some(signal)) => ![SIGTERM, SIGKILL].contains(&signal),
+            (None, None) => false,
+        };
+        let out_of_memory = exit.out_of_memory || is_crash && self.log.says_out_of_memory();
+        Exit {
+            out_of_memory,
+            ..exit
+        }
     }
 
     pub(crate) fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
@@ -261,6 +282,33 @@ pub trait Meter: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crash_is_explained_by_what_the_instance_wrote() {
+        let (_exit, exited) = watch::channel(None);
+        let state = ProcessState::new(None, "x".to_owned(), None, exited);
+        let end = |code, signal| Exit {
+            code,
+            signal,
+            ..Exit::default()
+        };
+        assert!(!state.explained(end(Some(134), None)).out_of_memory);
+        state.log.note(
+            "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory",
+        );
+        assert!(state.explained(end(Some(134), None)).out_of_memory);
+        assert!(state.explained(end(None, Some(6))).out_of_memory);
+        for other in [
+            end(Some(0), None),
+            end(Some(137), None),
+            end(Some(143), None),
+            end(None, Some(9)),
+            end(None, Some(15)),
+            Exit::default(),
+        ] {
+            assert_eq!(state.explained(other), other);
+        }
+    }
 
     #[test]
     fn requests_only_get_more_urgent() {

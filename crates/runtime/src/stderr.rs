@@ -20,6 +20,14 @@ const TAIL_LINES: usize = 2048;
 const MAX_LINE_BYTES: usize = 8 << 10;
 const MAX_LAGGING_LINES: usize = 256;
 const CHUNK_BYTES: usize = 16 << 10;
+/// What runtimes write when they exit because they cannot have more memory: Node.js, Go, Java, .NET.
+const OUT_OF_MEMORY: [&str; 5] = [
+    "JavaScript heap out of memory",
+    "fatal error: runtime: out of memory",
+    "java.lang.OutOfMemoryError",
+    "insufficient memory for the Java Runtime Environment",
+    "System.OutOfMemoryException",
+];
 const CUT_MARK: &str = " …[cut]";
 
 /// The shared state of writer and readers.
@@ -49,6 +57,13 @@ impl Log {
 
     pub(crate) fn tail(&self) -> String {
         self.0.lock().text()
+    }
+
+    /// Returns whether a runtime wrote that it ran out of memory.
+    pub(crate) fn says_out_of_memory(&self) -> bool {
+        let state = self.0.lock();
+        let says = |line: &Arc<str>| OUT_OF_MEMORY.iter().any(|words| line.contains(words));
+        state.tail.iter().any(says)
     }
 
     /// When the last output arrived, including incomplete lines such as a progress bar.

@@ -66,7 +66,7 @@ impl Reaper {
         let _ = timeout(DRAIN_TIMEOUT, &mut stderr).await;
         drop(stderr);
         shared.log.close();
-        exit.send_replace(Some(end.unwrap_or_default()));
+        exit.send_replace(Some(shared.explained(end.unwrap_or_default())));
     }
 }
 

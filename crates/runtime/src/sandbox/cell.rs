@@ -15,16 +15,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::census;
 use super::cgroup::Group;
 use super::volume::Opened;
-use crate::handle::Exit;
-use crate::handle::Meter;
-use crate::handle::Usage;
+use crate::handle::{Exit, KILLED_EXIT_CODE, Meter, SIGKILL, Usage};
 use crate::ports::Closing;
 use crate::process::{Cage, Stdin};
 use crate::process_tree::{ProcessTree, Stat};
-
-/// 128 + `SIGKILL`: bubblewrap's exit code if the server was killed.
-const KILLED_EXIT_CODE: i32 = 137;
-const SIGKILL: i32 = 9;
 
 pub(super) struct Cell {
     group: Arc<Group>,

@@ -305,6 +305,7 @@ mod tests {
         let group = tree.group("a.b-0", &limits, 2).unwrap();
         assert!(group.enforced(&limits, 2).iter().all(|row| !row.holds));
         assert_eq!(group.usage(), None);
+        assert!(group.shown().is_empty());
     }
 
     /// Uses plain files instead of real control groups. Checks what is written and what is read back. Real groups of
@@ -346,6 +347,7 @@ mod tests {
         assert_eq!(read("cpu.max"), "50000 100000");
         assert_eq!(read("pids.max"), "514");
         assert!(group.enforced(&limits, 2).iter().all(|row| row.holds));
+        assert_eq!(group.shown(), [(root.join("a.b-0"), "/sys/fs/cgroup")]);
         let write = |file: &str, text: &str| {
             fs::write(root.join("a.b-0").join(file), text).unwrap();
         };

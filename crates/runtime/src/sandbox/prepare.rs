@@ -133,7 +133,7 @@ impl Inner {
         };
         judge(&[disk(&scratch, opened.as_ref())], sandbox.strict)?;
         let nothing = BTreeMap::new();
-        let plan = Plan::new(&Wanted {
+        let mut plan = Plan::new(&Wanted {
             launch,
             sandbox,
             program: &program,
@@ -144,6 +144,9 @@ impl Inner {
                 .map_or(&nothing, |opened| &opened.directories),
             own: &self.options.own,
         })?;
+        for (from, at) in group.shown() {
+            plan.show_group(from, Path::new(at));
+        }
         Ok(Prepared {
             plan,
             group: Arc::new(group),

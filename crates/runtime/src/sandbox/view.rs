@@ -8,6 +8,7 @@
 //! - Read-only, for a pinned package: its whole folder, and the interpreter that runs it. Links and `#!` lines in the
 //!   package make nothing else visible.
 //! - The server's `mounts`, `show` paths and volumes.
+//! - Read-only: the instance's own control group below `/sys/fs/cgroup`, where Java and .NET read their memory limit.
 //! - A separate `/proc`, a minimal `/dev`, and scratch space that ends with the instance: `/tmp` (also as `/var/tmp`;
 //!   `HOME` is `/tmp/home`), `/run` and `/dev/shm`.
 //!

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use model::{ResourceLimits, Sandbox};
-use runtime::{Error, Instance, Runtime as _};
+use runtime::{Error, Instance, Runtime as _, Visible};
 use testkit::{PROMISES, in_time};
 use tokio::time::Instant;
 
@@ -63,6 +63,56 @@ sys.stdin.readline()
     let mut instance = ground.launch(server).await.unwrap();
     let said = line(&mut instance).await;
     assert_eq!(said, "--max-old-space-size=48 60397974 127.0.0.1");
+}
+
+/// Java and .NET size their heaps by these files. The server sees no control group but its own, and cannot change it.
+#[tokio::test]
+async fn it_can_read_its_own_control_group() {
+    let ground = Ground::new();
+    let script = r#"
+import os, sys
+base = "/sys/fs/cgroup"
+version_2 = os.path.exists(base + "/memory.max")
+directory, file = (base, "memory.max") if version_2 else (base + "/memory", "memory.limit_in_bytes")
+print(open(f"{directory}/{file}").read().strip())
+print(os.listdir("/sys"), os.listdir("/sys/fs"), [entry.name for entry in os.scandir(directory) if entry.is_dir()])
+try: open(f"{directory}/{file}", "w"); print("writable")
+except OSError: print("read-only")
+mount = [line for line in open("/proc/self/mountinfo") if f" {directory} " in line]
+print(len(mount), [line.split(":", 2)[2].strip() for line in open("/proc/self/cgroup") if "memory" in line or line.startswith("0:")], flush=True)
+sys.stdin.readline()
+"#;
+    let mut server = python(script);
+    server.sandbox.limits.memory = 64 * MIB;
+    let mut instance = ground.launch(server).await.unwrap();
+    assert!(row(&instance, "memory").holds, "{:?}", instance.enforced);
+    for expected in [
+        (64 * MIB).to_string().as_str(),
+        "['fs'] ['cgroup'] []",
+        "read-only",
+    ] {
+        assert_eq!(line(&mut instance).await, expected);
+    }
+    // In its namespace, the group is the root, as the runtimes expect for these paths.
+    let last = line(&mut instance).await;
+    assert!(last == "1 ['/']" || last == "1 ['/', '/']", "{last}");
+    let files = instance.files.as_ref().expect("a list");
+    let is_group = |one: &Visible| one.path.starts_with("/sys/fs/cgroup");
+    assert!(files.visible.iter().any(is_group), "{files:?}");
+}
+
+/// The heap limit of Node.js is below the memory limit, so it exits before the kernel kills it.
+#[tokio::test]
+async fn h17_a_full_heap_is_out_of_memory_too() {
+    let ground = Ground::new();
+    let script = "const all = []; for (;;) all.push(new Array(1e5).fill(0.5))";
+    let mut hog = running("node", &["-e", script]);
+    hog.sandbox.limits.cpu_millis = 2000;
+    let instance = ground.launch(hog).await.unwrap();
+    let exit = in_time(TEST_TIMEOUT, instance.handle.exited()).await;
+    let stderr = instance.handle.stderr_tail();
+    assert!(exit.out_of_memory, "{exit} {stderr}");
+    assert_ne!(exit.code, Some(137), "the kernel did not kill it");
 }
 
 #[tokio::test]

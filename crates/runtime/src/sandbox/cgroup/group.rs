@@ -113,6 +113,23 @@ impl Group {
             .collect()
     }
 
+    /// The group's own directories that its processes may read, with the paths at which runtimes such as those of Java
+    /// and .NET look for their limits.
+    pub(in crate::sandbox) fn shown(&self) -> Vec<(PathBuf, &'static str)> {
+        let of_one = |found: &Result<(PathBuf, Version), String>, at| match found {
+            Ok((path, Version::One)) => Some((path.clone(), at)),
+            _ => None,
+        };
+        match &self.memory {
+            Ok((path, Version::Two)) => vec![(path.clone(), "/sys/fs/cgroup")],
+            _ => {
+                let memory = of_one(&self.memory, "/sys/fs/cgroup/memory");
+                let cpu = of_one(&self.cpu, "/sys/fs/cgroup/cpu");
+                memory.into_iter().chain(cpu).collect()
+            }
+        }
+    }
+
     /// Returns whether `pid` is in all groups of the instance.
     pub(in crate::sandbox) fn holds(&self, pid: Pid) -> bool {
         let number = pid.as_raw_pid().to_string();

@@ -221,6 +221,17 @@ impl Plan {
             .collect();
         Ok(plan)
     }
+
+    /// Shows a control group of the instance at the path `at`, read-only.
+    pub(in crate::sandbox) fn show_group(&mut self, from: PathBuf, at: &Path) {
+        self.files.visible.push(not_of_host(at, Access::Read));
+        self.steps.push(Step::Bind {
+            from,
+            at: at.to_owned(),
+            access: Access::Read,
+            optional: false,
+        });
+    }
 }
 
 /// Paths that exist in each sandbox without content from the host.
