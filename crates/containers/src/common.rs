@@ -12,6 +12,7 @@ use runtime::ports::{Listeners, Ports};
 use runtime::unit::{Confined, Enforced, Error, Fence, Instance, Stdio};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 /// The future of a method of [`runtime::Runtime`].
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
@@ -20,15 +21,6 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
 /// `Instance` and `Runtime`.
 macro_rules! runtime_of_inner {
     ($name:ident, volumes_follow: $volumes_follow:literal) => {
-        impl $name {
-            /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles
-            /// are still held, and for an API that does not respond.
-            pub async fn idle(&self) {
-                self.0.tasks.close();
-                self.0.tasks.wait().await;
-            }
-        }
-
         impl Runtime for $name {
             fn probe(&self) -> $crate::common::Answer<'_, String> {
                 Box::pin(self.0.probe())
@@ -43,6 +35,10 @@ macro_rules! runtime_of_inner {
 
             fn sweep(&self) -> $crate::common::Answer<'_, usize> {
                 Box::pin(self.0.sweep())
+            }
+
+            fn idle(&self) -> futures_util::future::BoxFuture<'_, ()> {
+                Box::pin($crate::common::idle(&self.0.tasks))
             }
 
             fn fences<'a>(
@@ -72,6 +68,12 @@ macro_rules! runtime_of_inner {
             }
         }
     };
+}
+
+/// Waits until all background tasks have finished.
+pub(crate) async fn idle(tasks: &TaskTracker) {
+    tasks.close();
+    tasks.wait().await;
 }
 
 /// Returns whether a byte may be part of a word: a letter, a digit, `-` or `_`.

@@ -47,7 +47,7 @@ use model::Hidden;
 use tokio_util::task::TaskTracker;
 
 use self::api::Api;
-use crate::common::check_word;
+use crate::common::{self, check_word};
 use runtime::detached;
 use runtime::keyed_lock::KeyedLock;
 use runtime::unit::{Error, Instance, Runtime, Unit};
@@ -105,13 +105,6 @@ impl E2b {
             tasks: TaskTracker::new(),
         })))
     }
-
-    /// Waits until all background tasks have finished. Has no deadline: it waits for instances whose handles are still
-    /// held, and for an API that does not respond.
-    pub async fn idle(&self) {
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-    }
 }
 
 impl Runtime for E2b {
@@ -126,6 +119,10 @@ impl Runtime for E2b {
 
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
         self.0.sweep().boxed()
+    }
+
+    fn idle(&self) -> BoxFuture<'_, ()> {
+        common::idle(&self.0.tasks).boxed()
     }
 
     /// Does nothing: there are no volumes.

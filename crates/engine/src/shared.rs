@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use mcp::{client::Identity, extensions};
-use model::{AuditBodies, Limits, ServerKey, StartPolicy};
+use model::{AuditBodies, Limits, Program, ServerKey, ServerSpec, StartPolicy};
 use parking_lot::Mutex;
 use store::Store;
 use tokio::time::Instant;
@@ -32,6 +32,9 @@ use crate::{
     },
     views::{fleet::Fleet, view::View},
 };
+
+/// Time for the removal of a container after its `SIGKILL`. On a busy machine, it takes seconds.
+pub(crate) const REMOVAL_TIME: Duration = Duration::from_secs(5);
 
 pub(crate) struct Shared {
     pub(crate) connect: Arc<dyn Connect>,
@@ -133,6 +136,18 @@ impl Shared {
         let fleet = self.fleet.load();
         let audit = &fleet.settings.audit;
         audit.enabled.then_some(audit.bodies)
+    }
+
+    /// Time from now until the server must get `SIGKILL` because the gateway stops.
+    pub(crate) fn time_left(&self, spec: &ServerSpec) -> Duration {
+        let Some(by) = self.stop_by.get() else {
+            return Duration::MAX;
+        };
+        let left = by.saturating_duration_since(Instant::now());
+        match spec.launch().map(|launch| &launch.program) {
+            Some(Program::Image { .. }) => left.saturating_sub(REMOVAL_TIME),
+            _ => left,
+        }
     }
 
     pub(crate) fn start_policy(&self) -> StartPolicy {

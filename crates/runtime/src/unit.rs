@@ -196,6 +196,12 @@ pub trait Runtime: Send + Sync + 'static {
         Box::pin(async { Ok(0) })
     }
 
+    /// Waits until all instances have ended and everything of them is removed. Has no deadline: it waits for instances
+    /// whose handles are still held, and for a service that does not respond.
+    fn idle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
     /// The fencing tokens of all existing instances.
     fn fences<'a>(&'a self, _installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
         Box::pin(async { Ok(BTreeSet::new()) })

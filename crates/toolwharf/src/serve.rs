@@ -55,6 +55,8 @@ const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time from the stop signal to the last `SIGKILL` (H11): half a minute in total, with one second left for writing
 /// data.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(29);
+/// Time for the last steps after that, such as writing data. Then the process exits in any case.
+const LAST_STEPS_TIMEOUT: Duration = Duration::from_millis(1250);
 /// The part of `STOP_TIMEOUT` that is reserved for stopping servers, even if calls and turns are still running.
 const MIN_GRACE: Duration = Duration::from_secs(10);
 
@@ -115,20 +117,28 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     parts.front.stop(&parts.over);
     parts.agents.close();
     parts.gateway.close(by);
-    // Servers that are still stopping keep their lease until they have exited.
-    tokio::select! {
-        () = parts.stop(serving, serving_inside.is_some(), drain, by) => {}
-        () = run(parts.replica.as_deref(), Replica::follow) => {}
+    let stopping = Box::pin(async {
+        // Servers that are still stopping keep their lease until they have exited.
+        tokio::select! {
+            () = parts.stop(serving, serving_inside.is_some(), drain, by) => {}
+            () = run(parts.replica.as_deref(), Replica::follow) => {}
+        }
+        parts.identities.keys.touch(&base.store).await;
+        if let Some(replica) = &parts.replica {
+            replica.leave().await;
+        }
+        if let Some(peers) = &parts.peers {
+            peers.linger(by).await;
+        }
+        closed_inside.cancel();
+        base.store.close().await;
+    });
+    if tokio::time::timeout_at(by + LAST_STEPS_TIMEOUT, stopping)
+        .await
+        .is_err()
+    {
+        tracing::warn!("the last steps of the shutdown were not completed in time");
     }
-    parts.identities.keys.touch(&base.store).await;
-    if let Some(replica) = &parts.replica {
-        replica.leave().await;
-    }
-    if let Some(peers) = &parts.peers {
-        peers.linger(by).await;
-    }
-    closed_inside.cancel();
-    base.store.close().await;
     drop(announced);
     drop(base.lock);
     outcome

@@ -12,7 +12,7 @@ use bollard::errors::Error as Bollard;
 use bollard::models::ContainerState;
 use bollard::query_parameters::WaitContainerOptionsBuilder;
 use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _, pending};
+use futures_util::future::{BoxFuture, FutureExt as _, join_all, pending};
 use rustix::fs::OFlags;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -84,11 +84,18 @@ impl Reaper {
         // The signal being sent; a stronger one replaces it.
         let mut signal: BoxFuture<'static, ()> = pending().boxed();
         let mut speechless: BoxFuture<'static, ()> = pending().boxed();
-        let (mut pumping, mut killing) = (true, false);
+        let (mut pumping, mut killing, mut is_stop) = (true, false, false);
         let state = loop {
             tokio::select! {
                 state = &mut ended => break state,
-                () = &mut signal => signal = pending().boxed(),
+                () = &mut signal => {
+                    // The daemon answers a SIGKILL when the container has ended, and the removal ends what still runs.
+                    // A slow daemon is not asked for details of an end that was requested.
+                    if is_stop {
+                        break None;
+                    }
+                    signal = pending().boxed();
+                }
                 _ = &mut self.pump, if pumping => {
                     pumping = false;
                     if self.bridged {
@@ -110,7 +117,7 @@ impl Reaper {
                     Step::Terminate if killing => {}
                     Step::Terminate => signal = self.signal("SIGTERM"),
                     Step::Kill => {
-                        killing = true;
+                        (killing, is_stop) = (true, true);
                         self.killed.cancel();
                         signal = self.signal("SIGKILL");
                     }
@@ -136,7 +143,10 @@ impl Reaper {
             // The reader may still need time for the remaining output.
             let _ = timeout(DRAIN_TIMEOUT, &mut self.pump).await;
         }
-        let mut exit = exit(state.as_ref());
+        let mut exit = match state {
+            None if is_stop => exit_of(128 + SIGKILL),
+            state => exit(state.as_ref()),
+        };
         if exit.signal == Some(SIGKILL) && !killing && !exit.out_of_memory {
             // The daemon may learn of the exit before it learns of an out-of-memory kill. It then does not report the
             // kill. Docker 20.10 does this occasionally.
@@ -151,7 +161,7 @@ impl Reaper {
         }
         let mut removed = remove(&self.engine, &mut remains).await;
         self.shared.log.close();
-        self.exit.send_replace(Some(exit));
+        self.exit.send_replace(Some(self.shared.explained(exit)));
         for _ in 0..MAX_REMOVALS {
             if removed {
                 return;
@@ -226,13 +236,11 @@ async fn remove(engine: &Engine, ids: &mut Vec<String>) -> bool {
     let Ok(client) = engine.connect().await else {
         return false;
     };
-    while let Some(id) = ids.first() {
-        if client.remove(id).await.is_err() {
-            return false;
-        }
-        ids.remove(0);
-    }
-    true
+    let removing = ids.iter().map(async |id| client.remove(id).await.is_ok());
+    let removed = join_all(removing).await;
+    let mut removed = removed.into_iter();
+    ids.retain(|_| removed.next() == Some(false));
+    ids.is_empty()
 }
 
 /// Returns whether the kernel log records an out-of-memory kill in this container. `false` if unknown: the log is not

@@ -226,7 +226,7 @@ impl Life {
             removed = self.remove_once().await;
         }
         self.shared.log.close();
-        self.exit.send_replace(Some(exit));
+        self.exit.send_replace(Some(self.shared.explained(exit)));
         if !removed {
             let _ = tokio::time::timeout(lease, self.kill()).await;
         }

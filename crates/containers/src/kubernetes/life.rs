@@ -122,7 +122,7 @@ impl Life {
         let mut removed = self.made.remove(&self.cluster, 0).await.is_ok();
         drop(self.following);
         self.shared.log.close();
-        self.exit.send_replace(Some(exit));
+        self.exit.send_replace(Some(self.shared.explained(exit)));
         for _ in 0..MAX_REMOVALS {
             if removed {
                 return;

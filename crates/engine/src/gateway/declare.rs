@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 use model::{
     Declared, NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy,
     ToolChoice,
@@ -17,15 +17,16 @@ use crate::{
     records::server_cache::{Remembered, config_digest},
     scope::Scope,
     server::{Server, status::Left},
-    shared::Shared,
+    shared::{REMOVAL_TIME, Shared},
     views::fleet::{Fleet, Project},
 };
 use lifecycle::Rules;
 
 /// Time that shutdown waits for killed servers to be gone.
 const KILL_WAIT: Duration = Duration::from_millis(500);
-/// Time that shutdown waits for the last writes.
+/// Time that shutdown waits for the last writes, and the part of it that is left if servers had to be killed.
 const WRITE_WAIT: Duration = Duration::from_secs(10);
+const LAST_WRITE_WAIT: Duration = Duration::from_millis(500);
 
 /// Why the servers could not be started (start policy `sequential`).
 #[derive(Debug, thiserror::Error)]
@@ -194,28 +195,43 @@ impl Gateway {
         self.shared.over.cancel();
     }
 
-    /// Stops all servers ([`Gateway::close`]), and waits until they are gone and all data is saved.
+    /// Stops all servers ([`Gateway::close`]), and waits until they are gone and all data is saved, for at most one second
+    /// after `by`.
     pub async fn shutdown(&self, by: Instant) {
         self.close(by);
-        let fleet = self.shared.fleet();
+        let (fleet, shared) = (self.shared.fleet(), &self.shared);
         for server in fleet.all() {
             server.stop();
         }
-        let gone = futures_util::future::join_all(fleet.all().map(|server| server.stopped()));
-        if tokio::time::timeout_at(by + KILL_WAIT, gone).await.is_err() {
+        let ending = fleet.all().map(async |server| {
+            let grace = shared.stop_grace.min(shared.time_left(&server.spec));
+            tokio::join!(server.instances.close_all(grace), server.stopped());
+        });
+        let last = by + KILL_WAIT;
+        let gone = join_all(ending);
+        if tokio::time::timeout_at(last, gone).await.is_err() {
             let is_late = |server: &&Arc<Server>| server.stopped().now_or_never().is_none();
             let late = fleet.all().filter(is_late).map(|late| late.key());
             let late: Vec<_> = late.map(ToString::to_string).collect();
-            tracing::warn!("servers did not stop in time: {}", late.join(", "));
+            tracing::warn!(
+                "servers did not stop in time: {}; their processes are killed now",
+                late.join(", ")
+            );
         }
-        if tokio::time::timeout(WRITE_WAIT, self.shared.written())
+        // A killed container counts as ended before it is removed.
+        let until = last.min(Instant::now() + REMOVAL_TIME);
+        for provider in shared.runtimes.idle(until).await {
+            tracing::warn!(
+                %provider,
+                "instances could not be removed in time, because the provider does not respond; the next start of Toolwharf removes them"
+            );
+        }
+        let until = (last + LAST_WRITE_WAIT).min(Instant::now() + WRITE_WAIT);
+        if tokio::time::timeout_at(until, shared.written())
             .await
             .is_err()
         {
-            tracing::warn!(
-                "some data could not be saved within {} s: the database does not respond",
-                WRITE_WAIT.as_secs()
-            );
+            tracing::warn!("some data could not be saved: the database does not respond in time");
         }
     }
 

@@ -455,7 +455,7 @@ impl Server {
 
     /// Cleans up after the end of the server.
     async fn end(&self, shared: &Shared) {
-        let grace = shared.stop_grace;
+        let grace = shared.stop_grace.min(shared.time_left(&self.spec));
         let last = self.state.send_replace(State::Stopped);
         self.settle();
         self.instances.close_all(grace).await;
@@ -508,11 +508,7 @@ impl Driver<'_> {
             Declared::Registered => Duration::MAX,
             Declared::File | Declared::Project => self.shared.stop_grace,
         };
-        let left = self.shared.stop_by.get();
-        let left = left.map_or(Duration::MAX, |by| {
-            by.saturating_duration_since(Instant::now())
-        });
-        let grace = own.min(left);
+        let grace = own.min(self.shared.time_left(&self.server.spec));
         Event::Shutdown { grace }
     }
 

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use model::{Launch, Program, Provider};
 use parking_lot::Mutex;
 use runtime::{Error, Fences, Packages, Runtime};
@@ -300,6 +301,15 @@ impl Runtimes {
                 }
             }
         }
+    }
+
+    /// Waits until everything of stopped instances is removed. Returns the providers that were not done by `until`.
+    pub(crate) async fn idle(&self, until: Instant) -> Vec<Provider> {
+        let all = self.all.iter().map(async |(provider, runtime)| {
+            let done = tokio::time::timeout_at(until, runtime.idle()).await;
+            done.is_err().then_some(*provider)
+        });
+        join_all(all).await.into_iter().flatten().collect()
     }
 
     /// Stops what lost gateways of the same database left running. `held` returns the fencing tokens of all leases. It

@@ -1,10 +1,10 @@
 //! Hosted servers, from launch to end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use engine::{Command, Warning};
 use lifecycle::{Last, Rules};
-use model::{Heartbeat, RestartPolicy, ServerSpec};
+use model::{Heartbeat, Origin, Program, RestartPolicy, ServerSpec};
 use serde_json::{Value, json};
 use tokio::{sync::broadcast::Receiver, time::Instant};
 
@@ -263,6 +263,28 @@ async fn h11_nothing_outlives_the_gateway() {
     tokio::time::sleep(LONG_WAIT).await;
     assert_eq!(count(Scripted::starts), starts);
     assert_eq!(count(Scripted::running), [0; 5]);
+}
+
+/// A container is killed early enough to be removed in time, which takes seconds on a busy machine.
+#[tokio::test(start_paused = true)]
+async fn h11_a_container_is_removed_before_the_gateway_ends() {
+    let (world, one) = running(|spec| {
+        let Origin::Launch(launch) = &mut spec.origin else {
+            panic!("it is launched");
+        };
+        Arc::make_mut(launch).program = Program::Image {
+            image: "image".to_owned(),
+            command: Vec::new(),
+        };
+    })
+    .await;
+    one.script(|script| {
+        script.is_stubborn = true;
+        script.death = Duration::from_secs(2);
+    });
+    let gone = until("it is gone", || one.running() == 0);
+    let (took, ()) = tokio::join!(gone, world.shutdown());
+    takes(took, 26.9, 27.2);
 }
 
 /// A restart creates a new instance within ten seconds and resets the counters. Callers wait for it.
