@@ -9,6 +9,7 @@ pub(crate) mod connection;
 pub(crate) mod gate;
 pub(crate) mod launch;
 pub(crate) mod logins;
+pub(crate) mod pace;
 pub(crate) mod patience;
 pub(crate) mod place;
 mod problems;
@@ -58,6 +59,7 @@ use crate::{
     server::{
         commands::{Command, Inbox},
         connection::Connection,
+        pace::Pace,
         progress::Progress,
         questions::AskedNow,
         queue::{Permit, Place, Queue, Sending},
@@ -136,6 +138,8 @@ pub struct Server {
     /// Set once the first start has ended, successfully or not.
     pub(crate) settled: AtomicBool,
     pub(crate) queue: Queue,
+    /// Delays errors for calls that find the queue full.
+    pub(crate) pace: Pace,
     /// The callers to which the server has open requests.
     pub(crate) asked_now: Arc<AskedNow>,
     pub(crate) over: CancellationToken,
@@ -210,6 +214,7 @@ impl Server {
             pinned: Pinned::new(remembered.pins, config_digest(&spec)),
             refresh: Refresh::default(),
             queue: Queue::new(limit, queue_len, takes_turns),
+            pace: Pace::default(),
             asked_now: Arc::default(),
             over: CancellationToken::new(),
             gone: CancellationToken::new(),

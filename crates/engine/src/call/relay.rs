@@ -249,6 +249,10 @@ async fn carry(
         Err(failure) => {
             let end = match failure {
                 Failure::Timeout { .. } => End::TimedOut,
+                Failure::Refused(Unavailable::Busy { .. }) => {
+                    Box::pin(server.pace.wait()).await;
+                    End::Answered
+                }
                 _ => End::Answered,
             };
             (Answer::error(frame, &relay.explain(failure)), end)

@@ -88,6 +88,46 @@ async fn h07_a_hosted_server_has_one_call_in_flight_and_a_bounded_line() {
     }
 }
 
+/// At ten times the load that a server can take, its calls are answered as before: clients that repeat refused calls at
+/// once are slowed down, and no refused call waits for longer than a second.
+#[tokio::test(start_paused = true)]
+async fn h07_refused_calls_do_not_crowd_out_others() {
+    let world = World::with(|settings| settings.limits.queue_len = 10);
+    let one = world.scripted("one");
+    world.host([hosted("one", |_| {})]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let accepted: Vec<_> = (0..11)
+        .map(|n| client.begin_tool("hold", json!({ "n": n })))
+        .collect();
+    quiet().await;
+    let began = Instant::now();
+    let persistent = (0..100).map(|_| async {
+        let mut count = 0;
+        while began.elapsed() < Duration::from_secs(10) {
+            let asked = Instant::now();
+            let reply = client.tool("hold", json!({})).await;
+            assert_eq!(reply.reason(), "server_busy");
+            assert!(asked.elapsed() <= Duration::from_millis(1001));
+            count += 1;
+        }
+        count
+    });
+    let count: u32 = futures_util::future::join_all(persistent)
+        .await
+        .into_iter()
+        .sum();
+    assert!(
+        (2000..=2500).contains(&count),
+        "{count} refused calls in 10 s"
+    );
+    for (n, call) in accepted.into_iter().enumerate() {
+        assert_eq!(one.release(), 1);
+        assert_eq!(call.reply().await.json()["n"], n);
+        quiet().await;
+    }
+}
+
 /// A call that waits in line for too long is never sent.
 #[tokio::test(start_paused = true)]
 async fn h07_time_in_line_counts() {
