@@ -4,6 +4,7 @@
 //! server is wanted (P10). Its catalog is maintained by [`crate::life::notifications`]. Deliberately absent: when it is
 //! started and stopped ([`lifecycle`]).
 
+pub(crate) mod advice;
 pub(crate) mod commands;
 pub(crate) mod connection;
 pub(crate) mod gate;

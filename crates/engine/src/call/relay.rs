@@ -19,7 +19,7 @@ use mcp::{
     protocol::{meta, method},
     tasks,
 };
-use model::{AuditBodies, Pinning, Sharing};
+use model::{AuditBodies, Pinning, Reach, Sharing};
 use store::CallStatus;
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ use crate::{
     life::elsewhere::MOVE_WAIT,
     records::audit::{Intent, NotRecorded, Outcome},
     server::{
-        Server,
+        Server, advice,
         connection::Connection,
         questions::Questions,
         queue::{Permit, Sending},
@@ -246,7 +246,16 @@ async fn carry(
             let what = format!("{why}; the call was not made");
             (Answer::unavailable(frame, &what), End::Answered)
         }
-        Err(failure) => {
+        Err(mut failure) => {
+            // Over stdio, the reason contains the exit already.
+            if let Failure::Call(CallError::Closed(why)) = &mut failure
+                && !relay.is_own_instance()
+                && let Some(launch) = server.spec.launch()
+                && launch.reach != Reach::Streams
+                && let Some(handle) = server.process()
+            {
+                *why = Box::pin(advice::with_exit(why, &handle, launch)).await;
+            }
             let end = match failure {
                 Failure::Timeout { .. } => End::TimedOut,
                 Failure::Refused(Unavailable::Busy { .. }) => {

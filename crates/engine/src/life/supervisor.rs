@@ -27,6 +27,7 @@ use crate::{
     records::event_log::Write,
     server::{
         Server, State,
+        advice::advice,
         commands::{Command, Ordered},
         connection::Connection,
         gate::{Held, Runs},
@@ -279,7 +280,8 @@ impl Server {
         let cause = match &connection.handle {
             Some(handle) => {
                 let exit = handle.exited().await;
-                self.say(format!("the process ended with {exit}"));
+                let advice = advice(exit, self.spec.launch());
+                self.say(format!("the process ended with {exit}{advice}"));
                 Cause::Exit(exit)
             }
             None => Cause::Closed(why.to_string()),
@@ -678,12 +680,14 @@ impl Driver<'_> {
                     Cause::Exit(exit) => Some(*exit),
                     Cause::Start(_) | Cause::Closed(_) | Cause::Lost => None,
                 };
+                let advice = exit.map(|exit| advice(exit, self.server.spec.launch()));
+                let cause = format!("{cause}{}", advice.unwrap_or_default());
                 let stderr = self.server.last_words();
-                detail["cause"] = cause.to_string().into();
+                detail["cause"] = cause.as_str().into();
                 detail["stderr"] = stderr.as_str().into();
                 status.last_crash = Some(Crash {
                     at: SystemTime::now(),
-                    cause: cause.to_string(),
+                    cause,
                     exit,
                     stderr,
                 });

@@ -23,6 +23,7 @@ use runtime::{Exit, Fence, Handle, Unit, VisibleFiles};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::server::{
+    advice::{advice, ended},
     connection::{Connection, Placement},
     gate::RemoteReplica,
     logins::{Issued, Logins},
@@ -534,7 +535,10 @@ impl Launcher {
             .unwrap_or_default();
         let reason = match exit {
             Some(exit) => {
-                format!("it ended with {exit} before it answered the handshake{printed}{unseen}")
+                let advice = advice(exit, Some(launch));
+                format!(
+                    "it ended with {exit} before it answered the handshake{advice}{printed}{unseen}"
+                )
             }
             None => format!("{failure}{printed}{unseen}"),
         };
@@ -590,7 +594,7 @@ impl Launcher {
                 reader: stdio.stdout,
                 writer: stdio.stdin,
                 stray: Some(printed.of(&instance.handle)),
-                exit: Some(exit_text(&instance.handle)),
+                exit: Some(exit_text(&instance.handle, launch.clone())),
             },
             None => Target::Http {
                 url: url(launch, &instance.ports)
@@ -645,9 +649,9 @@ impl Launcher {
 }
 
 /// Waits for the exit of an instance, and describes it.
-fn exit_text(handle: &Handle) -> BoxFuture<'static, String> {
+fn exit_text(handle: &Handle, launch: Arc<Launch>) -> BoxFuture<'static, String> {
     let exited = handle.exited();
-    Box::pin(async { format!("it ended with {}", exited.await) })
+    Box::pin(async move { ended(exited.await, &launch) })
 }
 
 /// The URL of an instance that is reached at a port.

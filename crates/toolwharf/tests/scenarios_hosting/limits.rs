@@ -44,7 +44,11 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
 }
 
 async fn is_killed_for_memory(host: &Host, id: &str, mib: u64) {
-    let told = ("out_of_memory", "outOfMemory", "out of memory");
+    let told = (
+        "out_of_memory",
+        "outOfMemory",
+        "(out of memory): it needs more than its memory limit of ",
+    );
     is_killed(host, id, ("alloc", json!({"mib": mib})), told).await;
 }
 
