@@ -41,6 +41,8 @@ function licenses(): Plugin {
 }
 
 export default defineConfig({
+  // Relative addresses: a proxy may serve the gateway below a path. The gateway replaces those in the page (`console/mod.rs`).
+  base: "./",
   plugins: [react(), tailwindcss(), licenses()],
   resolve: {
     alias: {

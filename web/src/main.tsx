@@ -6,6 +6,7 @@ import { setNonce } from "get-nonce";
 import { createRoot } from "react-dom/client";
 
 import { ApiError } from "./api/client";
+import { at, here } from "./root";
 import { makeRouter } from "./router";
 
 /** The nonce of this page's content security policy, for libraries that add styles. */
@@ -25,8 +26,7 @@ const client = new QueryClient({
 function signInWithKey(): boolean {
   const key = new URLSearchParams(location.hash.slice(1)).get("key");
   if (!key) return false;
-  const next = location.pathname + location.search;
-  location.replace(`/sign-in?${new URLSearchParams({ next })}#${new URLSearchParams({ key })}`);
+  location.replace(at(`sign-in?${new URLSearchParams({ next: here() })}#${new URLSearchParams({ key })}`));
   return true;
 }
 

@@ -2,6 +2,7 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent, redirect } from "@tanstack/react-router";
 
+import { root as gateway } from "./root";
 import { Lost, RouteFailure, Shell } from "./shell";
 
 const root = createRootRouteWithContext<{ client: QueryClient }>()({ component: Shell, notFoundComponent: Lost, errorComponent: RouteFailure });
@@ -60,7 +61,7 @@ export const routes = {
 const tree = root.addChildren(Object.values(routes));
 
 export function makeRouter(client: QueryClient) {
-  return createRouter({ routeTree: tree, context: { client }, defaultPreload: "intent", scrollRestoration: false });
+  return createRouter({ routeTree: tree, basepath: gateway.pathname, context: { client }, defaultPreload: "intent", scrollRestoration: false });
 }
 
 declare module "@tanstack/react-router" {

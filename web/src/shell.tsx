@@ -8,6 +8,7 @@ import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 import { signOut } from "./api/client";
 import { follow, useLiveness } from "./api/live";
 import { cx } from "./lib";
+import { at } from "./root";
 import { setTheme, theme, useIsWide, type Theme } from "./ui/media";
 import { AskOutside } from "./ui/outside";
 import { attempt, Menu, Modal, Toasts } from "./ui/overlay";
@@ -108,7 +109,7 @@ export function Shell() {
 function Brand() {
   return (
     <Link to="/servers" className="flex h-12 items-center gap-2 px-3.5 font-semibold tracking-tight">
-      <img src="/icon.svg" alt="" className="size-5" />
+      <img src={at("icon.svg")} alt="" className="size-5" />
       Toolwharf
     </Link>
   );

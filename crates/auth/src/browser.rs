@@ -36,6 +36,8 @@ pub struct Opened {
 
 pub struct Browsers {
     cookie: String,
+    /// The attribute `Path` of the cookie.
+    path: String,
     secure: bool,
     tickets: Arc<Tickets>,
     /// A digest of the issuer settings.
@@ -80,17 +82,27 @@ impl Browsers {
         issuers: &BTreeMap<String, OidcSettings>,
         tickets: Arc<Tickets>,
     ) -> Self {
-        let secure = base.starts_with("https://");
-        // Browsers share cookies between all ports of a host.
-        let port = base
+        let (origin, prefix) = model::origin_and_prefix(base);
+        let secure = origin.starts_with("https://");
+        // Browsers share cookies between all ports of a host. Several gateways may also share a port, below different
+        // paths.
+        let port = origin
             .rsplit(':')
             .next()
             .filter(|port| port.parse::<u16>().is_ok());
+        let of = prefix.replace('/', "-");
+        // A `__Host-` cookie is always of the path `/`. In return, other hosts of the domain cannot set it. Pages below
+        // other paths of this host are of the same origin, so no path would protect a session from them.
+        let (cookie, path) = match secure {
+            true => (format!("__Host-toolwharf{of}"), "/"),
+            false => (
+                format!("toolwharf-{}{of}", port.unwrap_or("80")),
+                if prefix.is_empty() { "/" } else { prefix },
+            ),
+        };
         Self {
-            cookie: match secure {
-                true => "__Host-toolwharf".to_owned(),
-                false => format!("toolwharf-{}", port.unwrap_or("80")),
-            },
+            cookie,
+            path: path.to_owned(),
             secure,
             tickets,
             rules: sha256_hex(format!("{issuers:?}")),
@@ -133,8 +145,8 @@ impl Browsers {
 
     fn set_cookie(&self, value: &str, seconds: u64) -> String {
         let secure = if self.secure { "; Secure" } else { "" };
-        let name = &self.cookie;
-        format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+        let (name, path) = (&self.cookie, &self.path);
+        format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
     }
 
     /// The user of the session, by cookie and page secret. Does not check whether the user's key is still valid.
@@ -372,6 +384,38 @@ mod tests {
             over.starts_with("__Host-toolwharf=") && over.ends_with("; Secure"),
             "{over}"
         );
+    }
+
+    #[tokio::test]
+    async fn gateways_below_different_paths_of_a_host_have_different_cookies() {
+        for (base, name, path) in [
+            (
+                "https://a.example/tools",
+                "__Host-toolwharf-tools=",
+                "; Path=/; ",
+            ),
+            (
+                "http://a.example:8080/x/y",
+                "toolwharf-8080-x-y=",
+                "; Path=/x/y; ",
+            ),
+            (
+                "http://[::1]/tools",
+                "toolwharf-80-tools=",
+                "; Path=/tools; ",
+            ),
+        ] {
+            let (_dir, browsers) = browsers(base).await;
+            let who = Principal::new("key:a", Role::Admin, None);
+            let opened = browsers.open(&who).await.expect("a session");
+            let cookie = &opened.cookie;
+            assert!(
+                cookie.starts_with(name) && cookie.contains(path),
+                "{cookie}"
+            );
+            let found = browsers.principal(&sent(&opened)).await;
+            assert_eq!(found.expect("an answer").as_deref(), Some(&who), "{base}");
+        }
     }
 
     #[tokio::test]

@@ -25,7 +25,8 @@ use toml::{
 
 use self::{
     values::{
-        integer, is_address, is_host, is_private_address, is_web_url, origin, own_words, size,
+        base_url, integer, is_address, is_host, is_private_address, is_web_url, origin, own_words,
+        size,
     },
     walk::{Table, Walk, set},
 };
@@ -80,9 +81,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     settings.database_url = root.text("database_url", must, |url| {
         url.starts_with("postgres://") || url.starts_with("postgresql://")
     });
-    let must = r#"a URL such as "https://tools.example.com", without a path"#;
-    let public = root.text("public_url", must, |url| origin(url).is_some());
-    settings.public_url = public.and_then(|url| origin(&url));
+    let must = r#"a URL such as "https://tools.example.com" or "https://example.com/tools"; a path cannot begin with one of the gateway, such as /mcp"#;
+    let public = root.text("public_url", must, |url| base_url(url).is_some());
+    settings.public_url = public.and_then(|url| base_url(&url));
     let must = r#"a URL such as "https://example.com/toolwharf.json""#;
     let is_https = |url: &str| url.starts_with("https://");
     settings.client_metadata_url = root.text("client_metadata_url", must, is_https);

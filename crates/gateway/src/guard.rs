@@ -3,9 +3,9 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use mcp::RpcError;
-use model::Settings;
+use model::{Settings, origin_and_prefix};
 use sha2::{Digest, Sha256};
 
 use auth::{Identities, PAGE_SECRET, Principal, Refused, Role};
@@ -19,6 +19,8 @@ pub struct Guard {
     /// Set if the listener binds to all addresses. Clients may then use any address of the machine, so any IP address
     /// is accepted as host.
     any_ip: bool,
+    /// The path of the gateway's URL.
+    prefix: Arc<str>,
     identities: Arc<Identities>,
     /// Set if MCP requests need a key as well: other machines can connect, or the settings require a key.
     closed: bool,
@@ -70,8 +72,9 @@ impl Guard {
             .map(|host| host.to_ascii_lowercase())
             .collect();
         let public = settings.public_url.as_deref();
-        let public = public.and_then(|url| url.split_once("://"));
-        hosts.extend(public.map(|(_, host)| host.to_ascii_lowercase()));
+        let public = public.map(|url| origin_and_prefix(url).0);
+        let host = public.and_then(|origin| origin.split_once("://"));
+        hosts.extend(host.map(|(_, host)| host.to_ascii_lowercase()));
         hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
         hosts.insert(match address {
             IpAddr::V4(v4) => v4.to_string(),
@@ -82,10 +85,12 @@ impl Guard {
             origins: settings
                 .allowed_origins
                 .iter()
-                .chain(&settings.public_url)
-                .map(|origin| origin.to_ascii_lowercase())
+                .map(String::as_str)
+                .chain(public)
+                .map(str::to_ascii_lowercase)
                 .collect(),
             any_ip: address.is_unspecified(),
+            prefix: origin_and_prefix(identities.tokens.base()).1.into(),
             // An issuer means that users must sign in. Behind a proxy all connections come from loopback.
             closed: settings.require_key || !address.is_loopback() || identities.tokens.are_taken(),
             identities,
@@ -158,6 +163,29 @@ impl Guard {
 
     pub(crate) fn identities(&self) -> &Arc<Identities> {
         &self.identities
+    }
+
+    /// The path of the gateway's URL: empty, or with a slash at its beginning and none at its end. Clients see it in
+    /// front of all paths.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Removes the prefix from the path of a request. A proxy may have removed it already.
+    pub(crate) fn strip_prefix(&self, uri: &mut Uri) {
+        if self.prefix.is_empty() {
+            return;
+        }
+        let target = uri.path_and_query().map_or("", |target| target.as_str());
+        let Some(target) = below(&self.prefix, target) else {
+            return;
+        };
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = format!("{slash}{target}").parse().ok();
+        if let Ok(stripped) = Uri::from_parts(parts) {
+            *uri = stripped;
+        }
     }
 
     /// The principal of an MCP request. Sessions are bound to it.
@@ -245,7 +273,8 @@ impl Guard {
         };
         let origin = text(header::ORIGIN).unwrap_or_default();
         let host = text(header::HOST).unwrap_or_default();
-        is_of(origin, host) || origin.eq_ignore_ascii_case(self.identities.tokens.base())
+        let (own, _) = origin_and_prefix(self.identities.tokens.base());
+        is_of(origin, host) || origin.eq_ignore_ascii_case(own)
     }
 
     /// Returns true if the request has an administrator's key. Checks only keys in memory.
@@ -314,6 +343,7 @@ impl Guard {
         }
         let base = tokens.base();
         let path = resource(asked.path).unwrap_or("/mcp");
+        // Also found at the place of RFC 9728, section 3.1, in front of the prefix. A proxy may not forward that one.
         let scopes = tokens.scopes().join(" ");
         let scope = match scopes.is_empty() {
             true => String::new(),
@@ -343,6 +373,12 @@ const UNKNOWN_KEY: &str =
 
 /// Path of the metadata of protected resources (RFC 9728). The resource's path follows.
 pub const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// The rest of a path behind a prefix; `None` if the path is not below it. The rest is empty, or begins with `/` or `?`.
+pub(crate) fn below<'p>(prefix: &str, path: &'p str) -> Option<&'p str> {
+    let rest = path.strip_prefix(prefix)?;
+    (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
+}
 
 /// The path of the resource that a request is for; `None` for a message to a session, which named the resource when it
 /// was opened.
@@ -400,7 +436,7 @@ fn host_name(text: &str) -> Option<&str> {
 
 /// Returns true if others cannot read the traffic to this address.
 fn is_private(base: &str) -> bool {
-    let Some((scheme, host)) = base.split_once("://") else {
+    let Some((scheme, host)) = origin_and_prefix(base).0.split_once("://") else {
         return false;
     };
     let Some(name) = host_name(host) else {
@@ -517,6 +553,73 @@ mod tests {
             }
             check(address, "[::1]:65535", Some("https://[::1]:1"), true);
         }
+    }
+
+    async fn with_public_url(url: &str) -> (impl Sized, Guard) {
+        let (dir, tickets) = Tickets::for_test().await;
+        let settings = Settings {
+            public_url: Some(url.to_owned()),
+            ..Settings::default()
+        };
+        let identities = Identities::new(&settings, vec![url.to_owned()], tickets);
+        let identities = identities.expect("root certificates");
+        let loopback = "127.0.0.1".parse().expect("an address");
+        (dir, Guard::new(&settings, loopback, identities))
+    }
+
+    #[tokio::test]
+    async fn a_prefix_is_removed_once() {
+        for (public_url, asked, expected) in [
+            ("https://a.example/tools", "/tools/mcp/ml", "/mcp/ml"),
+            ("https://a.example/tools", "/mcp/ml", "/mcp/ml"),
+            ("https://a.example/tools", "/tools", "/"),
+            ("https://a.example/tools", "/tools?server=a", "/?server=a"),
+            (
+                "https://a.example/tools",
+                "/tools/tools?q=%2F",
+                "/tools?q=%2F",
+            ),
+            (
+                "https://a.example/tools",
+                "/toolsmith/mcp",
+                "/toolsmith/mcp",
+            ),
+            ("https://a.example/x/y", "/x/y/", "/"),
+            ("https://a.example/x/y", "/x/mcp", "/x/mcp"),
+            ("https://a.example", "/mcp?a=b", "/mcp?a=b"),
+            (
+                "https://a.example/tools",
+                "http://a.example/tools/sse",
+                "http://a.example/sse",
+            ),
+        ] {
+            let (_dir, guard) = with_public_url(public_url).await;
+            let mut uri: Uri = asked.parse().expect(asked);
+            guard.strip_prefix(&mut uri);
+            assert_eq!(uri, expected, "{public_url} {asked}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_path_of_a_public_url_is_no_part_of_its_host_or_origin() {
+        let (_dir, guard) = with_public_url("https://a.example/tools").await;
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, "a.example".parse().expect("a host"));
+        headers.insert(
+            header::ORIGIN,
+            "https://a.example".parse().expect("an origin"),
+        );
+        assert!(guard.check(&headers).is_ok());
+        assert!(guard.is_own_page(&headers));
+        headers.insert(header::HOST, "127.0.0.1:6280".parse().expect("a host"));
+        assert!(guard.check(&headers).is_ok());
+        assert!(guard.is_own_page(&headers));
+        let who = Principal::new("key:a", Role::Admin, None);
+        let link = guard.link(&who).await.expect("an answer").expect("a link");
+        assert!(
+            link.starts_with("https://a.example/tools/sign-in#"),
+            "{link}"
+        );
     }
 
     #[tokio::test]

@@ -390,7 +390,7 @@ fn answer(
     request: Request<Incoming>,
     cap: Option<usize>,
 ) -> impl Future<Output = Response<Body>> + use<> {
-    let request = request.map(|body| front.upload(body, wire));
+    let mut request = request.map(|body| front.upload(body, wire));
     let other = match whom {
         For::Clients(other) => other,
         For::Replicas(other) => {
@@ -400,6 +400,7 @@ fn answer(
             return Either::Right(Box::pin(forwarded) as Answered);
         }
     };
+    front.guard().strip_prefix(request.uri_mut());
     if let Some(most) = cap
         && !is_reserved_for(front, &request)
     {

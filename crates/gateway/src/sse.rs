@@ -87,7 +87,9 @@ impl HttpGateway {
         let session = self.new_session(id, &principal);
         let share = self.stream_share(&principal)?;
         self.add(&session, scope, true)?;
-        let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));
+        // A path, and not relative to this stream's: not every client resolves it against the stream.
+        let (prefix, id) = (self.guard().prefix(), session.id().as_str());
+        let endpoint = Bytes::from(format!("{prefix}/message?sessionId={id}"));
         let takeover = Takeover {
             stream: Source::Session(session.listen(false)),
             opening: Some(sse::encode(Some("endpoint"), None, &endpoint)),

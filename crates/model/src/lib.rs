@@ -39,6 +39,6 @@ pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolChoice, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, Defaults, HostingSettings, KubernetesSettings, Limits, Log, LogFormat,
-    ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings,
+    ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings, origin_and_prefix,
 };
 pub use share::fair_share;

@@ -15,6 +15,14 @@ use crate::{
     Provider, ServerName, StartPolicy, ToolRef,
 };
 
+/// Splits the URL of a gateway, such as `https://example.com/tools`, into its origin and its path prefix. The prefix is
+/// empty, or begins with a slash and ends without one.
+pub fn origin_and_prefix(url: &str) -> (&str, &str) {
+    let host = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url[host..].find('/').map_or(url.len(), |at| host + at);
+    url.split_at(end)
+}
+
 /// The settings of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -36,8 +44,8 @@ pub struct Settings {
     pub require_key: bool,
     /// True: an invalid entry of a server makes the whole configuration invalid. False: it only blocks its server.
     pub require_valid_entries: bool,
-    /// The URL under which clients and browsers reach this gateway: `https://…` without a path or a trailing slash.
-    /// `None`: the listen address.
+    /// The URL under which clients and browsers reach this gateway: an origin, with a path if a proxy serves the gateway
+    /// below one, and without a trailing slash. `None`: the listen address.
     pub public_url: Option<String>,
     /// The URL where issuers find the client metadata document, unless it is below `public_url`.
     pub client_metadata_url: Option<String>,
@@ -459,6 +467,22 @@ impl Default for Log {
         Self {
             level: "info".to_owned(),
             format: LogFormat::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_a_gateway_has_an_origin_and_perhaps_a_prefix() {
+        for (url, origin, prefix) in [
+            ("https://a.example", "https://a.example", ""),
+            ("http://[::1]:8080/x/y", "http://[::1]:8080", "/x/y"),
+            ("", "", ""),
+        ] {
+            assert_eq!(origin_and_prefix(url), (origin, prefix));
         }
     }
 }

@@ -248,6 +248,6 @@ fn router(rest: AppState) -> Router {
             rest.clone(),
             access::identify,
         ))
-        .merge(docs::router())
+        .merge(docs::router(rest.front.guard().prefix()))
         .with_state(rest)
 }

@@ -373,7 +373,7 @@ impl Parts {
             (self.ready.clone(), keys.clone()),
             self.replica.clone(),
         )
-        .merge(console::router(apps))
+        .merge(console::router(apps, self.front.guard().prefix()))
         .merge(auth_pages::router(&self.front))
         .merge(logins::router(logins, projects, identify));
         Site::new(rest, more)

@@ -3,6 +3,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import createClient from "openapi-fetch";
 
+import { at, here, root } from "../root";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -23,23 +24,24 @@ export class ApiError extends Error {
   }
 }
 
-/** The storage key in which `/sign-in` stores the page secret, and the header that carries it. All tabs share it. */
-const SESSION = "toolwharf-session";
+/** The header that carries the page secret. */
+const PAGE_SECRET = "toolwharf-session";
+/** The storage key in which `/sign-in` stores it. All tabs share it. Gateways below different paths of a host have different keys. */
+const SESSION = `${PAGE_SECRET}${root.pathname.slice(0, -1)}`;
 
 /** Headers that prove that a script of this origin makes the request, with the secret of this origin's session. */
 function credentials(): Record<string, string> {
   const secret = localStorage.getItem(SESSION);
-  return { "x-requested-with": "toolwharf", ...(secret ? { [SESSION]: secret } : {}) };
+  return { "x-requested-with": "toolwharf", ...(secret ? { [PAGE_SECRET]: secret } : {}) };
 }
 
 /** Opens the sign-in page, which returns to this page. */
 export function signIn(): never {
-  const here = location.pathname + location.search;
-  location.assign(`/sign-in?next=${encodeURIComponent(here)}`);
+  location.assign(at(`sign-in?next=${encodeURIComponent(here())}`));
   throw new ApiError("signing in", 401);
 }
 
-export const api = createClient<paths>({ baseUrl: location.origin });
+export const api = createClient<paths>({ baseUrl: root.href });
 // The secret is read for each request, because another tab may have signed in or out.
 api.use({
   onRequest({ request }) {
@@ -50,10 +52,10 @@ api.use({
 
 /** Ends the session, for all tabs. */
 export async function signOut(): Promise<void> {
-  const left = await fetch("/sign-out", { method: "POST", headers: credentials() }).catch(() => undefined);
+  const left = await fetch(at("sign-out"), { method: "POST", headers: credentials() }).catch(() => undefined);
   if (!left?.ok) throw new ApiError("Toolwharf does not respond, so you are still signed in. Try again.", left?.status ?? 0);
   localStorage.removeItem(SESSION);
-  location.assign("/sign-in");
+  location.assign(at("sign-in"));
 }
 
 type Answer<T> = { data?: T; error?: unknown; response: Response };

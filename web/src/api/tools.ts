@@ -1,5 +1,6 @@
 // Tools and their definitions.
 import { api, ok, type Server, type Tool } from "./client";
+import { at } from "../root";
 
 export type Definition = {
   name: string;
@@ -64,7 +65,7 @@ const quoted = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${tex
 
 export function asCurl(server: string, tool: string, args: unknown): string {
   const body = JSON.stringify({ method: "tools/call", params: { name: tool, arguments: args } });
-  const address = `${location.origin}/api/v1/mcp/servers/${encodeURIComponent(server)}/call`;
+  const address = at(`api/v1/mcp/servers/${encodeURIComponent(server)}/call`);
   return `curl -s ${quoted(address)} -H "Authorization: Bearer $TOOLWHARF_TOKEN" -H 'content-type: application/json' -d ${quoted(body)}`;
 }
 

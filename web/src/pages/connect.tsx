@@ -5,6 +5,7 @@ import { useState } from "react";
 
 import { api, ok, useChange, type Schemas } from "@/api/client";
 import { plural } from "@/lib";
+import { at } from "@/root";
 import { Decide, ProjectField } from "@/ui/form";
 import { pretty, Snippet } from "@/ui/json";
 import { attempt, Confirm, Dialog, toast } from "@/ui/overlay";
@@ -109,7 +110,7 @@ function Ask({ client, project, onClose }: { client: Client; project: string; on
 /** Instructions for connecting clients. */
 export function Connect() {
   const [project, setProject] = useState("");
-  const url = `${location.origin}/mcp${project ? `/${project}` : ""}`;
+  const url = at(`mcp${project ? `/${project}` : ""}`);
   const headers = { Authorization: "Bearer ${TOOLWHARF_TOKEN}" };
   const ways = [
     ["Endpoint", url],

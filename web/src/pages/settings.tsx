@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
 import { settings } from "@/api/queries";
+import { at } from "@/root";
 import { Badge, Missing, Notices, Page, Panel, SearchBox } from "@/ui/parts";
 import { Table } from "@/ui/listing";
 
@@ -38,9 +39,9 @@ export function Settings() {
           />
         </Panel>
         <p className="text-xs text-muted">
-          Licences of the software in this page: <a className="text-accent hover:underline" href="/licenses/npm.txt">packages</a>, and the typefaces{" "}
-          <a className="text-accent hover:underline" href="/licenses/inter.txt">Inter</a> and{" "}
-          <a className="text-accent hover:underline" href="/licenses/jetbrains-mono.txt">JetBrains Mono</a>.
+          Licences of the software in this page: <a className="text-accent hover:underline" href={at("licenses/npm.txt")}>packages</a>, and the typefaces{" "}
+          <a className="text-accent hover:underline" href={at("licenses/inter.txt")}>Inter</a> and{" "}
+          <a className="text-accent hover:underline" href={at("licenses/jetbrains-mono.txt")}>JetBrains Mono</a>.
         </p>
       </div>
     </Page>

@@ -116,7 +116,7 @@ pub struct Logins {
 
 /// The address of this gateway for browsers.
 struct Listening {
-    /// Scheme, host and port.
+    /// The URL of the gateway.
     base: String,
     tickets: Arc<Tickets>,
 }
@@ -156,7 +156,7 @@ impl Logins {
         let _ = self.gateway.set(gateway.clone());
     }
 
-    /// Sets the address for browsers: scheme, host and port.
+    /// Sets the address for browsers, the URL of the gateway.
     pub fn listen(&self, base: &str, tickets: Arc<Tickets>) {
         let base = base.trim_end_matches('/').to_owned();
         let _ = self.listening.set(Listening { base, tickets });

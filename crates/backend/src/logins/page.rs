@@ -135,7 +135,7 @@ fn form(
         body.push_str(
             "<label>Your Toolwharf key (the key that your client uses)\
              <input type=\"password\" name=\"key\" autocomplete=\"off\" required autofocus></label>\
-             <p>Or <a href=\"/sign-in\">sign in to Toolwharf</a>, and open this link again.</p>",
+             <p>Or <a href=\"../sign-in\">sign in to Toolwharf</a>, and open this link again.</p>",
         );
     }
     body.push_str("<button>Sign in</button></form>");
@@ -207,8 +207,9 @@ async fn follow(
                 Some(base) if base.starts_with("https:") => "; Secure",
                 _ => "",
             };
+            // Without `Path`, the cookie is for the folder of this page as the browser sees it, which contains `callback`.
             let cookie = format!(
-                "{COOKIE_PREFIX}{}={cookie}; Path=/login; HttpOnly; SameSite=Lax; Max-Age=600{secure}",
+                "{COOKIE_PREFIX}{}={cookie}; HttpOnly; SameSite=Lax; Max-Age=600{secure}",
                 link.get(..8).unwrap_or(&link)
             );
             let mut response = Redirect::to(&url).into_response();

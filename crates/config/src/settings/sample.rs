@@ -41,7 +41,8 @@ require_valid_entries = false
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"
 
-# The address at which clients and browsers reach this gateway, for example behind a proxy. Default: `listen`.
+# The address at which clients and browsers reach this gateway, for example behind a proxy. It may have
+# a path, such as "https://example.com/tools". Default: `listen`.
 # public_url = "https://tools.example.com"
 
 # Where issuers of servers find Toolwharf's client metadata document. Default: below an https `public_url`.

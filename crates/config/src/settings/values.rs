@@ -103,6 +103,39 @@ pub(super) fn is_host(text: &str) -> bool {
     }) && !text.contains(['*', '/', '@', '#', '?'])
 }
 
+/// First segments of the gateway's own paths that have further paths below them. A prefix cannot begin with one of them:
+/// it would be unclear whether a proxy has removed the prefix from a path.
+const OWN_PATHS: [&str; 13] = [
+    ".well-known",
+    "api",
+    "assets",
+    "calls",
+    "docs",
+    "licenses",
+    "login",
+    "mcp",
+    "message",
+    "projects",
+    "servers",
+    "sign-in",
+    "sse",
+];
+
+/// The URL of a gateway: an origin, and a path prefix if it has one. Removes slashes at the end.
+pub(super) fn base_url(text: &str) -> Option<String> {
+    let (host, path) = model::origin_and_prefix(text);
+    let path = path.trim_end_matches('/');
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let is_name = |name: &str| !matches!(name, "" | "." | "..") && name.bytes().all(plain);
+    let mut names = path.split('/').skip(1);
+    let is_ours = names
+        .clone()
+        .next()
+        .is_some_and(|first| OWN_PATHS.contains(&first));
+    let origin = origin(host)?;
+    (names.all(is_name) && !is_ours).then(|| format!("{origin}{path}"))
+}
+
 pub(super) fn origin(text: &str) -> Option<String> {
     let url = url::Url::parse(text).ok()?;
     let rest = text.split_once("://")?.1;

@@ -44,9 +44,34 @@ fn the_issuer_of_the_sample_is_valid() {
 }
 
 #[test]
+fn a_public_url_may_have_a_path() {
+    for (written, read) in [
+        ("https://a.example", "https://a.example"),
+        ("https://A.example:443/", "https://a.example"),
+        ("https://a.example/tools", "https://a.example/tools"),
+        (
+            "http://a.example:80/x/Tools-1.0_~//",
+            "http://a.example/x/Tools-1.0_~",
+        ),
+    ] {
+        let settings = load_both(&format!("public_url = {written:?}"), "{}")
+            .unwrap()
+            .settings;
+        assert_eq!(settings.public_url.as_deref(), Some(read), "{written}");
+    }
+}
+
+#[test]
 fn invalid_settings_are_reported_with_the_remedy() {
     let rows = r#"
-        public_url = "https://a/b" | invalid `public_url` | without a path
+        public_url = "https://a/b?c" | invalid `public_url` | or "https://example.com/tools"
+        public_url = "https://a//b" | invalid `public_url` | or "https://example.com/tools"
+        public_url = "https://a/b/../c" | invalid `public_url` | or "https://example.com/tools"
+        public_url = "https://a/b c" | invalid `public_url` | or "https://example.com/tools"
+        public_url = "https://u@a/b" | invalid `public_url` | or "https://example.com/tools"
+        public_url = "https:///b" | invalid `public_url` | or "https://example.com/tools"
+        public_url = "https://a/mcp" | invalid `public_url` | cannot begin with one of the gateway
+        public_url = "https://a/servers/b" | invalid `public_url` | cannot begin with one of the gateway
         [auth.oidc]\ncorp = 1 | `auth.oidc.corp` is not a table | [auth.oidc.corp]
         [auth.oidc."a b"]\nissuer = "https://a" | invalid issuer name `a b` | letters
         [auth.oidc.corp]\nscopes = [] | has no `issuer` | issuer =

@@ -13,8 +13,9 @@ use axum::{
 };
 use serde_json::json;
 
-use crate::METADATA;
+use crate::{METADATA, guard::below};
 use auth::Identities;
+use model::origin_and_prefix;
 
 pub(super) fn router(identities: Arc<Identities>) -> Router {
     Router::new()
@@ -27,6 +28,9 @@ async fn metadata(State(identities): State<Arc<Identities>>, uri: Uri) -> Respon
     let tokens = &identities.tokens;
     let path = uri.path().strip_prefix(METADATA).unwrap_or_default();
     let path = path.trim_end_matches('/');
+    // Clients insert the path of the metadata in front of the whole path of the resource, which begins with the prefix.
+    let (_, prefix) = origin_and_prefix(tokens.base());
+    let path = below(prefix, path).unwrap_or(path);
     if !tokens.are_taken() || !is_resource(path) {
         return StatusCode::NOT_FOUND.into_response();
     }

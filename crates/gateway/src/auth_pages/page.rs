@@ -15,7 +15,7 @@ use std::{fmt::Write as _, sync::Arc};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Query, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::HttpGateway;
 use auth::{Principal, Refused};
-use backend::html::escaped;
+use backend::html::{escaped, root};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; \
                       base-uri 'none'; frame-ancestors 'none'";
@@ -128,7 +128,7 @@ impl No {
     }
 }
 
-async fn form(State(front): SignIn, Query(entered): Query<Entered>) -> Response {
+async fn form(State(front): SignIn, uri: Uri, Query(entered): Query<Entered>) -> Response {
     let next = next(&entered.next);
     let identities = front.guard().identities();
     let mut issuers = String::new();
@@ -141,6 +141,7 @@ async fn form(State(front): SignIn, Query(entered): Query<Entered>) -> Response 
     let html = include_str!("sign-in.html")
         .replace("{form}", &identities.tickets.form_token(FORM_PURPOSE, ""))
         .replace("{next}", &escaped(&next))
+        .replace("{root}", &root(front.guard().prefix(), uri.path()))
         .replace("{issuers}", &issuers);
     page(StatusCode::OK, "text/html", html)
 }
@@ -253,7 +254,7 @@ async fn open(front: &HttpGateway, who: &Principal, next: &str) -> Result<Respon
     Ok((headers, body).into_response())
 }
 
-/// Checks the path to open after the sign-in. Paths outside this gateway become `/`.
+/// Checks the path to open after the sign-in, without the prefix. Paths outside this gateway become `/`.
 fn next(asked: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/?=&%".contains(&byte);
     let ours = asked.starts_with('/') && !asked.starts_with("//") && asked.bytes().all(plain);

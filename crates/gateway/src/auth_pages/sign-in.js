@@ -1,9 +1,14 @@
 // Signs this browser in. Forms are posted by script, because the response contains the session's page secret. It is stored in this origin's
 // storage, which pages on other ports of this host cannot read. (They do receive the cookie.)
 "use strict";
-const SESSION = "toolwharf-session";
+/** The address of the gateway, which a proxy may serve below a path. */
+const ROOT = new URL("..", document.currentScript.src);
+/** The key of the session in the storage. Gateways below different paths of a host share the storage. */
+const SESSION = `toolwharf-session${ROOT.pathname.slice(0, -1)}`;
 const WAITING = "toolwharf-sign-in";
-const CALLBACK = "/sign-in/callback";
+const at = (path) => new URL(path, ROOT);
+const SIGN_IN = at("sign-in");
+const CALLBACK = at("sign-in/callback");
 const why = document.getElementById("why");
 const enter = document.getElementById("enter");
 const buttons = () => document.querySelectorAll("button");
@@ -33,7 +38,7 @@ const signIn = (path, fields) =>
   step(async () => {
     const { session, next } = await post(path, fields);
     localStorage.setItem(SESSION, session);
-    location.replace(next);
+    location.replace(at(`.${next}`));
   });
 
 const form = () => ({ form: enter.elements.form.value, next: enter.elements.next.value });
@@ -42,13 +47,13 @@ enter.addEventListener("submit", (event) => {
   event.preventDefault();
   const key = enter.elements.key.value;
   enter.elements.key.value = "";
-  void signIn("/sign-in", { ...form(), key });
+  void signIn(SIGN_IN, { ...form(), key });
 });
 
 for (const button of document.querySelectorAll("[data-issuer]"))
   button.addEventListener("click", () =>
     step(async () => {
-      const { url, browser } = await post(`/sign-in/with/${button.dataset.issuer}`, form());
+      const { url, browser } = await post(at(`sign-in/with/${button.dataset.issuer}`), form());
       sessionStorage.setItem(WAITING, browser);
       location.assign(url);
     }),
@@ -60,14 +65,14 @@ const take = () => {
   if (!hash) return;
   history.replaceState(null, "", location.pathname + location.search);
   const key = new URLSearchParams(hash).get("key");
-  void signIn("/sign-in", { ...form(), ...(key ? { key } : { link: hash }) });
+  void signIn(SIGN_IN, { ...form(), ...(key ? { key } : { link: hash }) });
 };
 
-if (location.pathname === CALLBACK) {
+if (location.pathname === CALLBACK.pathname) {
   const answer = new URLSearchParams(location.search);
   answer.set("browser", sessionStorage.getItem(WAITING) ?? "");
   sessionStorage.removeItem(WAITING);
-  history.replaceState(null, "", "/sign-in");
+  history.replaceState(null, "", SIGN_IN);
   void signIn(CALLBACK, answer);
 } else {
   addEventListener("hashchange", take);

@@ -77,7 +77,9 @@ impl Apps {
             None => return Ok(None),
         };
         ensure!(
-            !bases.contains(&origin),
+            !bases
+                .iter()
+                .any(|base| model::origin_and_prefix(base).0 == origin),
             "`console.apps_url` is {origin}, which is the console's own address: Apps need another host or port"
         );
         Ok(Some(Self { listener, origin }))

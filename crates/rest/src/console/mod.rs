@@ -4,8 +4,9 @@
 //! session of the browser (`signin`). It runs only scripts served here, adds styles only with the nonce of its
 //! response, creates no scripts from text (trusted types), and cannot be framed. It frames only the sandbox of Apps
 //! (`apps`). The files are in the binary, compressed (`build.rs`). Files in `assets/` have a digest in their name, so
-//! that browsers can cache them permanently; the page itself is fetched every time. Deliberately absent: page paths,
-//! which `web/` interprets. It shows its own page for unknown paths.
+//! that browsers can cache them permanently; the page itself is fetched every time. The page names its files relative to
+//! the root, so it works below any path. Deliberately absent: page paths, which `web/` interprets. It shows its own page
+//! for unknown paths.
 
 mod apps;
 
@@ -17,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use backend::html::root;
 use sha2::{Digest as _, Sha256};
 
 pub use self::apps::Apps;
@@ -28,6 +30,9 @@ const PAGE: &str = include_str!("../../../../web/dist/index.html");
 const NONCE: &str = "{nonce}";
 /// The placeholder of the origin for Apps.
 const APPS: &str = "{apps}";
+
+/// The beginning of the address of each file that the page names. Vite writes it.
+const RELATIVE: &str = "=\"./";
 
 /// First segments of the console's paths. All of them return the page.
 const PAGES: [&str; 11] = [
@@ -44,10 +49,10 @@ const PAGES: [&str; 11] = [
     "settings",
 ];
 
-/// `apps`: the origin on which Apps are drawn, if available.
-pub fn router(apps: Option<&str>) -> Router {
-    let apps: Arc<str> = apps.unwrap_or_default().into();
-    let page = move || page(apps.clone());
+/// `apps`: the origin on which Apps are drawn, if available. `prefix`: the path of the gateway's URL.
+pub fn router(apps: Option<&str>, prefix: &str) -> Router {
+    let (apps, prefix): (Arc<str>, Arc<str>) = (apps.unwrap_or_default().into(), prefix.into());
+    let page = move |uri: Uri| page(apps.clone(), root(&prefix, uri.path()));
     let mut router = Router::new().route("/", get(page.clone()));
     for first in PAGES {
         router = router
@@ -60,7 +65,7 @@ pub fn router(apps: Option<&str>) -> Router {
     router
 }
 
-async fn page(apps: Arc<str>) -> Response {
+async fn page(apps: Arc<str>, root: String) -> Response {
     let nonce = hex::encode(rand::random::<[u8; 16]>());
     let frames = if apps.is_empty() { "'none'" } else { &*apps };
     let policy = format!(
@@ -77,7 +82,8 @@ async fn page(apps: Arc<str>) -> Response {
         // The nonce is valid for one response only, so the page must not be cached.
         (header::CACHE_CONTROL, "no-store"),
     ];
-    (headers, PAGE.replace(NONCE, &nonce).replace(APPS, &apps)).into_response()
+    let page = PAGE.replace(NONCE, &nonce).replace(APPS, &apps);
+    (headers, page.replace(RELATIVE, &format!("=\"{root}"))).into_response()
 }
 
 /// Always compressed: every browser that runs the console accepts gzip.

@@ -11,7 +11,7 @@
 //!     sed '/^\/\/# sourceMappingURL=/d' | gzip -9n > scalar.js.gz
 //! ```
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     Router,
@@ -20,6 +20,7 @@ use axum::{
     routing::get,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::openapi::document;
@@ -27,17 +28,31 @@ use super::openapi::document;
 const PAGE: &str = include_str!("docs.html");
 const SCALAR: &[u8] = include_bytes!("scalar.js.gz");
 
-pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+/// `prefix`: the path of the gateway's URL.
+pub(super) fn router<S: Clone + Send + Sync + 'static>(prefix: &str) -> Router<S> {
+    let prefix = prefix.to_owned();
+    let text = Arc::new(LazyLock::new(move || text_below(prefix)));
     Router::new()
-        .route("/openapi.json", get(serve_document))
+        .route(
+            "/openapi.json",
+            get(move || std::future::ready(serve_document(Bytes::clone(&text)))),
+        )
         .route("/docs", get(serve_page))
         .route("/docs/scalar.js", get(serve_scalar))
 }
 
-async fn serve_document() -> Response {
-    static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
+/// The text of the document. Its server is the gateway, below this prefix.
+fn text_below(prefix: String) -> Bytes {
+    let mut document = document();
+    if !prefix.is_empty() {
+        document["servers"][0]["url"] = prefix.into();
+    }
+    document.to_string().into()
+}
+
+fn serve_document(text: Bytes) -> Response {
     let kind = HeaderValue::from_static("application/json");
-    ([(header::CONTENT_TYPE, kind)], TEXT.as_str()).into_response()
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 async fn serve_page() -> Response {

@@ -231,7 +231,8 @@ pub(crate) async fn register(
             return Err(Problem::field(422, refused.pointer, why));
         }
     }
-    let place = format!("/api/v1/mcp/servers/{}", row.id);
+    let prefix = rest.front.guard().prefix();
+    let place = format!("{prefix}/api/v1/mcp/servers/{}", row.id);
     let target = Target::from(row);
     let told = rest.to_api(&who, &target).await;
     let mut response = answered(StatusCode::CREATED, target.tag(), told);

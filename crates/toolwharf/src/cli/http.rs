@@ -28,7 +28,7 @@ const MAX_EVENT_BYTES: usize = 256 << 20;
 #[derive(Clone)]
 pub(super) struct Api {
     client: Client,
-    /// `http://host:port`
+    /// `http://host:port`, with the path of the gateway if it has one.
     pub(super) url: String,
     pub(super) token: Option<String>,
     /// Timeout of a request.
@@ -92,7 +92,7 @@ impl Api {
             .with_context(|| format!("`{url}` contains no host; write http://HOST:PORT"))?;
         let authority = format!("{host}:{}", parsed.port().unwrap_or(80));
         Ok(Self {
-            url: format!("http://{authority}"),
+            url: format!("http://{authority}{}", prefix(parsed.path())),
             client: Client::new(Options {
                 connect_timeout: CONNECT_TIMEOUT,
                 max_idle: 0,
@@ -272,6 +272,13 @@ impl Api {
     }
 }
 
+/// Returns the part of a URL's path that leads to the gateway: the URL may also name an endpoint of it.
+fn prefix(path: &str) -> String {
+    let names = path.split('/').skip(1);
+    let own = names.take_while(|name| !matches!(*name, "" | "mcp" | "sse" | "api"));
+    own.map(|name| format!("/{name}")).collect()
+}
+
 /// Returns an API path with percent-encoded segments.
 pub(super) fn path(segments: &[&str]) -> String {
     let mut path = "/api/v1".to_owned();
@@ -334,6 +341,17 @@ mod tests {
             url("http://[::1]:7").ok().as_deref(),
             Some("http://[::1]:7")
         );
+        for (path, kept) in [
+            ("/", ""),
+            ("/mcp/ml", ""),
+            ("/api/v1/status", ""),
+            ("/tools", "/tools"),
+            ("/x/y/", "/x/y"),
+            ("/tools/mcp/ml/", "/tools"),
+        ] {
+            let found = url(&format!("http://h:1{path}"));
+            assert_eq!(found.ok(), Some(format!("http://h:1{kept}")), "{path}");
+        }
         for bad in ["https://h", "localhost:6280", "", "http://"] {
             assert!(url(bad).is_err(), "{bad}");
         }

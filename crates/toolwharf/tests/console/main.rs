@@ -21,7 +21,7 @@ use common::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    Bin, DEADLINE, Issuer, Protected,
+    Bin, DEADLINE, Issuer, PathProxy, Protected,
     conformance::node_modules,
     llm::{Llm, asks, says, turns},
     protected, wait_for,
@@ -142,6 +142,20 @@ async fn c01_the_link_of_serve_leads_to_the_servers_live() {
     browse(&gateway, "c01").await;
 }
 
+/// The gateway does not know the path: its proxy removes it, and there is no `public_url`.
+#[tokio::test]
+async fn c01_the_console_works_below_a_path_that_the_gateway_does_not_know() {
+    let proxy = PathProxy::removing("/a/b").await;
+    let setup = Setup::new().server("time", python("mcp-server-time", &[]));
+    let gateway = with_everything(setup).await;
+    proxy.leads_to(&gateway.url);
+    let link = gateway.logged("/sign-in#").await;
+    let (_, secret) = link.split_once('#').unwrap();
+    let link = format!("{}/sign-in#{secret}", proxy.url());
+    let there = [("TOOLWHARF_URL", proxy.url()), ("TOOLWHARF_LINK", &*link)];
+    browse_with(&gateway, "c01", &there).await;
+}
+
 #[tokio::test]
 async fn c02_a_server_in_trouble_is_shown_with_its_reason() {
     let setup = Setup::new().scripted("fragile", &["--stderr-at-start", "fragile says hello"]);
@@ -160,6 +174,20 @@ async fn c03_a_tool_is_run_asked_and_answered_in_the_page() {
 async fn c04_a_call_is_kept_and_copied() {
     let gateway = with_everything(Setup::new()).await;
     browse(&gateway, "c04").await;
+}
+
+/// The page of the tools is at `/tools/tools`, which the proxies pass on as it is or as `/tools`.
+#[tokio::test]
+async fn c04_a_call_is_kept_and_copied_below_a_path() {
+    for proxy in [
+        PathProxy::keeping("/tools").await,
+        PathProxy::removing("/tools").await,
+    ] {
+        let settings = format!("public_url = \"{}\"\n", proxy.url());
+        let gateway = with_everything(Setup::new().settings(&settings)).await;
+        proxy.leads_to(&gateway.url);
+        browse_with(&gateway, "c04", &[("TOOLWHARF_URL", proxy.url())]).await;
+    }
 }
 
 #[tokio::test]

@@ -47,8 +47,8 @@ async fn files_are_compressed_and_kept_by_browsers() {
     let gateway = Setup::new().serve().await;
     let page = gateway.page("/").await.text();
     let mut parts = page.split('"');
-    let script = parts.find(|part| part.starts_with("/assets/index-") && part.ends_with(".js"));
-    let script = script.unwrap();
+    let script = parts.find(|part| part.starts_with("./assets/index-") && part.ends_with(".js"));
+    let script = &script.unwrap()[1..];
     let reply = gateway.page(script).await;
     for (name, value) in [
         ("content-encoding", "gzip"),
@@ -62,12 +62,40 @@ async fn files_are_compressed_and_kept_by_browsers() {
     assert_eq!(again.status, 304);
 }
 
+/// The page has the same path as seen by the browser, whether a proxy removes the prefix or not.
+#[tokio::test]
+async fn a_page_names_its_files_at_any_depth() {
+    let plain = Setup::new().serve().await;
+    let below = "public_url = \"https://example.com/x/y\"\n";
+    let below = Setup::new().settings(below).serve().await;
+    for (gateway, path, root) in [
+        (&plain, "/", "./"),
+        (&plain, "/servers/a%2Fb", "../"),
+        (&below, "/", "/x/y/"),
+        (&below, "/servers/a", "/x/y/"),
+        (&below, "/x/y", "/x/y/"),
+        (&below, "/x/y/servers/a", "/x/y/"),
+    ] {
+        let page = gateway.page(path).await;
+        assert_eq!(page.status, 200, "{path}");
+        let page = page.text();
+        holds(&page, &[&format!("src=\"{root}theme.js\"")]);
+        holds(&page, &[&format!("src=\"{root}assets/index-")]);
+        holds(&page, &[&format!("href=\"{root}icon.svg\"")]);
+    }
+    let sign_in = plain.page("/sign-in/callback").await.text();
+    holds(&sign_in, &["src=\"../sign-in/sign-in.js\""]);
+    let sign_in = below.page("/x/y/sign-in").await.text();
+    holds(&sign_in, &["src=\"/x/y/sign-in/sign-in.js\""]);
+}
+
 /// The limit covers everything that the page references, plus the page that opens first.
 #[test]
 fn the_first_load_is_small() {
     let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/dist");
     let page = std::fs::read_to_string(dist.join("index.html")).unwrap();
     let parts = page.split('"');
+    let parts = parts.filter_map(|part| part.strip_prefix('.'));
     let parts = parts.filter(|part| part.starts_with("/assets/") || *part == "/theme.js");
     let mut parts: Vec<String> = parts.map(str::to_owned).collect();
     for file in dist.join("assets").read_dir().unwrap() {

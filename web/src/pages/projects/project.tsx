@@ -7,6 +7,7 @@ import { api, ok, useChange, type Schemas } from "@/api/client";
 import { beginLogin, endLogin, LOGIN_WORDS } from "@/api/logins";
 import { servers } from "@/api/queries";
 import { ago, plural } from "@/lib";
+import { at } from "@/root";
 import { ChoiceField, Decide, DialogForm, TextField, useSubmit } from "@/ui/form";
 import { Json, pretty, Snippet } from "@/ui/json";
 import { Listing } from "@/ui/listing";
@@ -63,7 +64,7 @@ function Servers({ project }: { project: string }) {
   return (
     <div className="flex flex-col gap-4">
       <Panel title="Its endpoint" inner="p-3">
-        <Snippet text={`${location.origin}/mcp/${project}`} />
+        <Snippet text={at(`mcp/${project}`)} />
       </Panel>
       <Listing
         query={{ ...known, data: mine }}
