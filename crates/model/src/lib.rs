@@ -1,5 +1,5 @@
 //! Domain types (ids, server specifications, policies, settings and exposed names), and what all crates must do in the
-//! same way: decide which addresses are public, format errors, and tell the time.
+//! same way: decide which addresses are public, read the URLs of proxies, format errors, and tell the time.
 //!
 //! Invariants: every value is valid, because input is parsed by the constructors of the types; `Debug` output contains
 //! no secrets. Deliberately absent: tokio, SQL, HTTP, files and any behaviour that waits.
@@ -15,6 +15,7 @@ mod login;
 pub mod naming;
 mod origin;
 mod policy;
+mod proxy;
 mod sandbox;
 mod server;
 mod settings;
@@ -35,6 +36,7 @@ pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,
     RestartPolicy, Role, Sharing, StartPolicy, UnknownWord,
 };
+pub use proxy::{NoProxy, Proxy};
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolChoice, ToolSetting};
 pub use settings::{

@@ -35,7 +35,7 @@ use tokio::{
 
 pub use self::allowed::Allowed;
 use self::allowed::plausible;
-pub(crate) use self::parent::{Parent, Parents};
+pub(crate) use self::parent::Parents;
 use crate::{pump::pump, repeats::Repeats};
 
 const MAX_CONNECTIONS: usize = 128;
@@ -216,7 +216,7 @@ async fn open(
     })?;
     if let Some(parent) = allowed.parent(&asked.host, asked.port, asked.head.is_none()) {
         check(&asked, allowed)?;
-        let (server, early) = parent.open(&mut asked).await?;
+        let (server, early) = parent::open(parent, &mut asked).await?;
         return Ok((server, asked, early));
     }
     let addresses = addresses(&asked, allowed).await?;

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use model::Proxy;
 use parking_lot::Mutex;
 
-use super::parent::{Parent, Parents};
+use super::parent::Parents;
 
 /// Limit for the refused destinations that are kept for an error message.
 const MAX_REFUSED: usize = 8;
@@ -110,7 +111,7 @@ impl Allowed {
         self.private
     }
 
-    pub(super) fn parent(&self, host: &str, port: u16, tunnel: bool) -> Option<&Parent> {
+    pub(super) fn parent(&self, host: &str, port: u16, tunnel: bool) -> Option<&Proxy> {
         self.parents.find(host, port, tunnel)
     }
 

@@ -12,11 +12,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hyper::Uri;
-use model::url_for_display;
+use model::{NoProxy, Proxy, url_for_display};
 use serde_json::Value;
 use toml::Table;
 
-use crate::egress::{Parent, Parents};
+use crate::egress::Parents;
 
 /// The folder for configuration files in the sandbox.
 const FOLDER_INSIDE: &str = "/run/toolwharf";
@@ -513,15 +513,10 @@ fn parents(
     let http = http.or(variable(["http_proxy", "HTTP_PROXY"])).or(all);
     let https = https.or(variable(["https_proxy", "HTTPS_PROXY"])).or(all);
     let none = variable(["no_proxy", "NO_PROXY"]).unwrap_or_default();
-    let except = except.split(',').chain(none.split(','));
     Ok(Parents {
-        http: http.map(Parent::parse).transpose()?,
-        https: https.map(Parent::parse).transpose()?,
-        except: except
-            .map(str::trim)
-            .filter(|one| !one.is_empty())
-            .map(str::to_owned)
-            .collect(),
+        http: http.map(Proxy::parse).transpose()?,
+        https: https.map(Proxy::parse).transpose()?,
+        except: NoProxy::parse(&format!("{except},{none}")),
     })
 }
 
@@ -589,7 +584,7 @@ mod tests {
             ["files.pythonhosted.org:443", "i:80", "pypi.org:443"]
         );
         assert!(
-            format!("{:?}", uv.parents).contains("https: Some(Parent(p:80))"),
+            format!("{:?}", uv.parents).contains("https: Some(Proxy(p:80))"),
             "{:?}",
             uv.parents
         );
