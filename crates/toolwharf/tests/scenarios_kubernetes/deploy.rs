@@ -212,6 +212,26 @@ async fn d08_the_gateway_is_let_into_restricted_namespaces() {
     assert_eq!(enforced, "restricted");
 }
 
+#[test]
+fn d08_the_chart_adds_variables_and_volumes_of_its_values() {
+    let deployment = find(rendered("proxied"), "Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let named = |list: &Value, name: &str| {
+        let mut found = list.as_array().unwrap().iter();
+        let found = found.find(|item| item["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}: {list}")).clone()
+    };
+    let proxy = named(&container["env"], "HTTPS_PROXY");
+    assert_eq!(proxy["value"], "http://proxy.example:3128");
+    assert_eq!(named(&pod["volumes"], "ca")["configMap"]["name"], "ca");
+    let mount = named(&container["volumeMounts"], "ca");
+    assert_eq!(mount["mountPath"], "/etc/ca");
+    // Its own ones are still there.
+    named(&container["env"], "HOME");
+    named(&pod["volumes"], "data");
+}
+
 #[tokio::test]
 async fn d08_the_settings_of_the_chart_and_of_kustomize_are_usable() {
     for objects in all() {

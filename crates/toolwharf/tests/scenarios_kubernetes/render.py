@@ -20,6 +20,16 @@ VALUES = {
         "persistence": {"storageClass": "chart"},
     },
     "replicas": {"replicas": 3, "database": {"secret": "toolwharf"}, "servers": {"namespace": "servers"}},
+    "proxied": {
+        "pod": {
+            "env": [
+                {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"},
+                {"name": "SSL_CERT_FILE", "value": "/etc/ca/ca.pem"},
+            ],
+            "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+            "volumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+        },
+    },
 }
 
 
