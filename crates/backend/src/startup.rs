@@ -18,6 +18,7 @@ use containers::{
     e2b::{self, E2b},
 };
 use engine::{Gateway, Remembered, Runtimes};
+use http_client::Proxies;
 use mcp::{
     chain::{self, Chain},
     client::Identity,
@@ -227,6 +228,9 @@ pub async fn gateway(
     spawner: Spawner,
     own: Option<sandbox::Own>,
 ) -> anyhow::Result<(Gateway, Arc<Projects>, Arc<Logins>)> {
+    for problem in Proxies::of_environment().problems() {
+        tracing::warn!("{problem}");
+    }
     let identity = Identity {
         name: "toolwharf".into(),
         version: env!("CARGO_PKG_VERSION").into(),

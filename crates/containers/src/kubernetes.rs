@@ -53,6 +53,7 @@ use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
 use self::api::Cluster;
+pub use self::api::without_proxy;
 pub use self::spec::LABEL_INSTALL;
 use self::watcher::Watcher;
 use crate::common::{is_lower, refused};

@@ -71,6 +71,7 @@ impl Gateway {
             runtimes: runtimes.clone(),
             starting: Semaphore::new((cores * STARTS_PER_CORE).max(MIN_CONCURRENT_STARTS)),
             connector: Connector::new(),
+            direct: Connector::direct(),
             logins: logins.clone(),
             identity: identity.clone(),
             max_message: limits.max_line_bytes,

@@ -19,7 +19,7 @@ use engine::{CALLER, secrets::DataKey};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
-use http_client::{Client, Incoming, Options};
+use http_client::{Client, Incoming, Options, Proxies};
 use mcp::server::modern;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -258,6 +258,7 @@ impl Peers {
     pub fn new(replica: Arc<Replica>, address: String, key: DataKey) -> Arc<Self> {
         let client = Client::new(Options {
             connect_timeout: CONNECT_TIMEOUT,
+            proxies: Proxies::none(),
             ..Options::default()
         });
         Arc::new(Self {

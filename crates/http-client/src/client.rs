@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, header::PROXY_AUTHORIZATION};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::{
@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Connector, Options};
+use crate::{Connector, Options, Via};
 
 /// Idle connections are closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +25,10 @@ pub type Error = legacy::Error;
 
 /// Sends requests over pooled connections. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Client(Arc<legacy::Client<Connector, Full<Bytes>>>);
+pub struct Client {
+    client: Arc<legacy::Client<Connector, Full<Bytes>>>,
+    options: Options,
+}
 
 impl Default for Client {
     fn default() -> Self {
@@ -41,13 +44,21 @@ impl Client {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(options.max_idle)
             .build(Connector::new(options));
-        Self(Arc::new(client))
+        Self {
+            client: Arc::new(client),
+            options,
+        }
     }
 
     /// Sends a request. Returns the head of the response, and its body as a stream without a limit. Dropping the future
     /// or the body closes the connection.
-    pub fn send(&self, request: Request<Bytes>) -> legacy::ResponseFuture {
-        self.0.request(request.map(Full::new))
+    pub fn send(&self, mut request: Request<Bytes>) -> legacy::ResponseFuture {
+        let forwarder = self.options.forwarder(request.uri());
+        if let Some(value) = forwarder.and_then(Via::authorization) {
+            let headers = request.headers_mut();
+            headers.insert(PROXY_AUTHORIZATION, value.clone());
+        }
+        self.client.request(request.map(Full::new))
     }
 
     /// Sends a request and reads the whole response.

@@ -1,14 +1,19 @@
 //! Connections with and without TLS.
 
 use std::{
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use http::{Uri, uri::Scheme};
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
-use hyper_util::rt::TokioIo;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::TokioIo,
+};
 use tokio::{net::TcpStream, sync::OnceCell};
 use tower_service::Service;
 
@@ -22,7 +27,11 @@ pub struct Connector {
     options: Options,
 }
 
-type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+/// A connection to a server, or to the proxy that forwards its requests.
+pub struct Stream {
+    io: MaybeHttpsStream<TokioIo<TcpStream>>,
+    is_forwarded: bool,
+}
 
 impl Connector {
     #[must_use]
@@ -42,7 +51,9 @@ impl Connector {
 
     async fn connect(mut self, uri: Uri) -> Result<Stream, BoxError> {
         if uri.scheme() != Some(&Scheme::HTTPS) {
-            return Ok(MaybeHttpsStream::Http(self.tcp.call(uri).await?));
+            let is_forwarded = self.tcp.forwarder(&uri).is_some();
+            let io = MaybeHttpsStream::Http(self.tcp.call(uri).await?);
+            return Ok(Stream { io, is_forwarded });
         }
         let mut https = self
             .https
@@ -54,7 +65,22 @@ impl Connector {
             })
             .await?
             .clone();
-        https.call(uri).await
+        let io = https.call(uri).await.map_err(explained)?;
+        let is_forwarded = false;
+        Ok(Stream { io, is_forwarded })
+    }
+}
+
+/// Adds the remedy to the error for a certificate of an unknown authority.
+fn explained(error: BoxError) -> BoxError {
+    let why = model::with_causes(&*error);
+    match why.contains("UnknownIssuer") {
+        true => format!(
+            "{why}: this machine does not trust the authority that issued the certificate; add its CA certificate to \
+             those of the system, or to the file in `SSL_CERT_FILE`"
+        )
+        .into(),
+        false => error,
     }
 }
 
@@ -63,7 +89,7 @@ fn tls(tcp: Tcp, http2: bool) -> Result<HttpsConnector<Tcp>, BoxError> {
     let builder = HttpsConnectorBuilder::new()
         .with_provider_and_native_roots(provider)
         .map_err(|error| {
-            format!("the platform's root certificates cannot be read: {error}; install them (`apt-get install ca-certificates`)")
+            format!("the platform's root certificates cannot be read: {error}; install them (`apt-get install ca-certificates`), or correct `SSL_CERT_FILE` and `SSL_CERT_DIR`, if they are set")
         })?
         .https_or_http();
     Ok(match http2 {
@@ -85,5 +111,51 @@ impl Service<Uri> for Connector {
         let options = self.options;
         let connecting = self.clone().connect(uri);
         Box::pin(async move { in_time(&options, connecting).await })
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        self.io.connected().proxy(self.is_forwarded)
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, slices)
     }
 }

@@ -4,22 +4,30 @@
 //! data plane (`mcp`) has its own pool, which uses the same [`Connector`].
 //!
 //! Invariants: the platform's root certificates are read at the first `https` connection. With
-//! [`Options::public_only`], connections go to public addresses only, whatever a name resolves to. Redirects are never
-//! followed, because they could lead anywhere and would get the credentials. Deliberately absent: proxies, cookies and
+//! [`Options::public_only`], connections go to public addresses only, whatever a name resolves to. Proxies of the
+//! environment are used for all hosts except this machine and those in `NO_PROXY` ([`Proxies`]). Redirects are never
+//! followed, because they could lead anywhere and would get the credentials. Deliberately absent: cookies and
 //! compression.
 
 mod client;
 mod connector;
+mod proxies;
 mod tcp;
 
 use std::time::Duration;
 
+use http::{Uri, uri::Scheme};
+
 pub use self::{
     client::{Client, Error, cause, collect},
     connector::Connector,
-    tcp::{BoxError, KEEPALIVE, Tcp},
+    proxies::{Proxies, Via},
+    tcp::{KEEPALIVE, Tcp},
 };
 pub use hyper::body::Incoming;
+
+/// Why a connection failed.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +41,12 @@ pub struct Options {
     pub http2: bool,
     /// Maximum idle connections per host. With 0, each request has its own connection.
     pub max_idle: usize,
+    /// The proxies to connect through.
+    pub proxies: &'static Proxies,
 }
 
 impl Options {
-    /// Options for connections to any address, with HTTP/2. Set `public_only` unless an administrator configured the
+    /// Options for connections to any address, with HTTP/2 and the proxies of the environment. Set `public_only` unless an administrator configured the
     /// URL.
     #[must_use]
     pub fn guarded(public_only: bool) -> Self {
@@ -45,6 +55,16 @@ impl Options {
             http2: true,
             ..Self::default()
         }
+    }
+
+    /// The proxy that forwards requests for this URL. They must be in absolute form (RFC 9112, 3.2.2) and have its
+    /// `Proxy-Authorization`. `None` for direct connections and for tunnels.
+    #[must_use]
+    pub fn forwarder(&self, uri: &Uri) -> Option<&'static Via> {
+        if uri.scheme() == Some(&Scheme::HTTPS) || self.public_only {
+            return None;
+        }
+        self.proxies.find(uri).ok().flatten()
     }
 }
 
@@ -55,6 +75,7 @@ impl Default for Options {
             public_only: false,
             http2: false,
             max_idle: 256,
+            proxies: Proxies::of_environment(),
         }
     }
 }

@@ -13,7 +13,9 @@
 //! - runs the official conformance suite ([`conformance`]),
 //! - provides a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]), a web site ([`Site`]), a package
 //!   registry ([`Registry`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
-//!   browser ([`Browser`]).
+//!   browser ([`Browser`]),
+//! - stands between the product and its servers: a TCP proxy ([`Proxy`]), the proxy of a company ([`ForwardProxy`]), and
+//!   TLS ([`PrivateCa`]).
 //!
 //! Invariants: every wait has a deadline. Every child process dies with its guard. A helper that fails panics with a
 //! message that says what to do, because it runs in tests only. No product code is used here: a bug in the product's
@@ -36,12 +38,14 @@ mod bin;
 pub mod browser;
 mod cluster;
 pub mod conformance;
+mod forward_proxy;
 pub mod issuer;
 pub mod llm;
 mod package_registry;
 mod path_proxy;
 pub mod peer;
 pub mod postgres;
+mod private_ca;
 mod process;
 mod promises;
 pub mod protected;
@@ -57,10 +61,12 @@ mod wait;
 pub use bin::Bin;
 pub use browser::Browser;
 pub use cluster::Cluster;
+pub use forward_proxy::ForwardProxy;
 pub use issuer::Issuer;
 pub use package_registry::Registry;
 pub use path_proxy::PathProxy;
 pub use peer::{Outcome, Peer};
+pub use private_ca::PrivateCa;
 pub use process::Process;
 pub use promises::PROMISES;
 pub use protected::Protected;

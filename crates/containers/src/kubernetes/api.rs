@@ -60,6 +60,7 @@ impl Cluster {
                 Err(_) => return Err(missing(&why)),
             },
         };
+        let config = without_proxy(config, |name| env::var(name).ok());
         let home = is_inside.then(|| config.default_namespace.clone());
         let namespace = options.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
@@ -92,6 +93,19 @@ impl Cluster {
         let client = Client::try_from(Config::clone(&self.config));
         client.map_err(|why| missing(&model::with_causes(&why)))
     }
+}
+
+/// Removes the proxy that kube takes from the environment and cannot use. The API server belongs to this installation and
+/// is reached directly. A `proxy-url` of the kubeconfig stays.
+pub fn without_proxy(mut config: Config, variable: impl Fn(&str) -> Option<String>) -> Config {
+    let taken = ["HTTPS_PROXY", "https_proxy"].into_iter().any(|name| {
+        let url = variable(name).and_then(|url| url.parse().ok());
+        url.is_some() && url == config.proxy_url
+    });
+    if taken {
+        config.proxy_url = None;
+    }
+    config
 }
 
 /// An owner reference to a pod. Kubernetes deletes an object together with its owner.
@@ -203,4 +217,25 @@ where
 {
     let of = ListParams::default().labels(&format!("{label}={value}"));
     Ok(call(what, api.list(&of)).await?.items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_server_is_reached_without_the_proxy_of_the_environment() {
+        let left = |proxy: &str| {
+            let mut config = Config::new("https://192.0.2.1".parse().expect("a URL"));
+            config.proxy_url = Some(proxy.parse().expect("a URL"));
+            let variable = |name: &str| (name == "https_proxy").then(|| "http://a:1".to_owned());
+            without_proxy(config, variable).proxy_url
+        };
+        assert_eq!(left("http://a:1"), None);
+        // From the kubeconfig.
+        assert_eq!(
+            left("http://b:1"),
+            Some("http://b:1".parse().expect("a URL"))
+        );
+    }
 }

@@ -105,7 +105,10 @@ pub(crate) struct Launcher {
     pub(crate) runtimes: Arc<Runtimes>,
     /// Limits how many sandboxes start at the same time, since starting one is CPU-intensive.
     pub(crate) starting: Semaphore,
+    /// For servers of other parties.
     pub(crate) connector: Connector,
+    /// For launched servers and other replicas, which are never reached through a proxy.
+    pub(crate) direct: Connector,
     pub(crate) logins: Arc<dyn Logins>,
     pub(crate) identity: Identity,
     pub(crate) max_message: usize,
@@ -341,7 +344,7 @@ impl Connect for Launcher {
             let url = elsewhere.url.clone();
             let headers = Vec::new();
             let target = Target::Http { url, headers };
-            let connected = self.connector.connect(target, &options).await;
+            let connected = self.direct.connect(target, &options).await;
             let (client, ambient) = connected.map_err(|error| StartError::of(&error))?;
             let connection = Connection {
                 is_elsewhere: true,
@@ -507,7 +510,7 @@ impl Launcher {
                     ..options
                 };
                 tokio::select! {
-                    connected = self.connector.connect(target, &options) => connected,
+                    connected = self.direct.connect(target, &options) => connected,
                     silent = patience.over(&handle) => Err(silent),
                 }
             }
@@ -635,7 +638,7 @@ impl Launcher {
             let mut options = options.clone();
             let deadline = patience.deadline(handle);
             options.timeout = deadline.saturating_duration_since(Instant::now());
-            let failure = match self.connector.connect(target, &options).await {
+            let failure = match self.direct.connect(target, &options).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => error,
             };

@@ -11,6 +11,7 @@ use crate::client::handshake::Options;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use http_client::Proxies;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
@@ -63,17 +64,36 @@ pub struct Connector {
 
 impl Default for Connector {
     fn default() -> Self {
-        Self {
-            http: http::Pool::new(false),
-            public: http::Pool::new(true),
-        }
+        Self::through(Proxies::of_environment())
     }
 }
 
 impl Connector {
+    /// A connector for the servers of other parties. It uses the proxies of the environment.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A connector for servers that this installation runs, and for gateways of this installation. It uses no proxy.
+    #[must_use]
+    pub fn direct() -> Self {
+        Self::through(Proxies::none())
+    }
+
+    /// A connector with these proxies.
+    #[must_use]
+    pub fn through(proxies: &'static Proxies) -> Self {
+        let pool = |public_only| {
+            http::Pool::new(http_client::Options {
+                proxies,
+                ..http_client::Options::guarded(public_only)
+            })
+        };
+        Self {
+            http: pool(false),
+            public: pool(true),
+        }
     }
 
     /// Connects to `target`.

@@ -89,7 +89,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         authorize: None,
         sign: None,
     };
-    let connected = Connector::new().connect(target, &options).await;
+    let connected = Connector::direct().connect(target, &options).await;
     let (client, _ambient) =
         connected.with_context(|| format!("cannot connect to the gateway at {}", api.url))?;
     let limit = Duration::from_secs(args.timeout.min(30 * 24 * 3600));

@@ -9,7 +9,7 @@ use api::Problem;
 use api::Wrong;
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use http_client::{Client, Incoming, Options, cause, collect};
+use http_client::{Client, Incoming, Options, Proxies, cause, collect};
 use hyper::{Method, Request, StatusCode, header};
 use mcp::sse::{Event, Parser};
 use model::ProjectId;
@@ -96,6 +96,7 @@ impl Api {
             client: Client::new(Options {
                 connect_timeout: CONNECT_TIMEOUT,
                 max_idle: 0,
+                proxies: Proxies::none(),
                 ..Options::default()
             }),
             token,

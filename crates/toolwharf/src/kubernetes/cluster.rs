@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use containers::kubernetes::LABEL_INSTALL;
+use containers::kubernetes::{LABEL_INSTALL, without_proxy};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{Event, Secret},
@@ -81,7 +81,7 @@ impl Cluster {
             context: settings.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let mut config = match &settings.kubeconfig {
+        let config = match &settings.kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
                 let config = Config::from_custom_kubeconfig(file, &of).await;
@@ -93,6 +93,7 @@ impl Cluster {
             }
             None => Config::infer().await.map_err(|error| wrong(&error))?,
         };
+        let mut config = without_proxy(config, env);
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         let client = Client::try_from(config).map_err(|error| wrong(&error))?;

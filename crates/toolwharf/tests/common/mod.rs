@@ -384,6 +384,8 @@ pub(crate) fn folder() -> TempDir {
     prefix.unwrap()
 }
 
+const PROXY_VARIABLES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
+
 /// The program with the configuration in this directory, without settings of the user who runs the tests.
 pub(crate) fn configured(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
@@ -395,6 +397,9 @@ pub(crate) fn configured(program: &Path, folder: &Path) -> Command {
         .env_remove("RUST_LOG")
         .env_remove("TOOLWHARF_CONFIG")
         .env("HOME", folder);
+    for name in PROXY_VARIABLES {
+        command.env_remove(name).env_remove(name.to_lowercase());
+    }
     command
 }
 

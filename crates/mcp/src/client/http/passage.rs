@@ -19,9 +19,9 @@ use crate::{
     headers::HeaderList,
     sse::{Event, Parser},
 };
-use http_client::cause;
+use http_client::{Options, Proxies, cause};
 
-/// An endpoint and its connection pool.
+/// An endpoint of this installation, and its connection pool. Proxies are not used.
 pub struct Passage {
     pool: Pool,
     endpoint: Endpoint,
@@ -61,7 +61,10 @@ impl Passage {
         max_message: usize,
     ) -> Result<Self, ConnectError> {
         Ok(Self {
-            pool: Pool::new(false),
+            pool: Pool::new(Options {
+                proxies: Proxies::none(),
+                ..Options::guarded(false)
+            }),
             endpoint: Endpoint::new(url, headers)?,
             max_message,
         })

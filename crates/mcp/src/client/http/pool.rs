@@ -14,11 +14,11 @@ use std::{
 use bytes::Bytes;
 use http::{
     Request, Response, StatusCode, Uri,
-    header::{AUTHORIZATION, HOST, HeaderName, WWW_AUTHENTICATE},
+    header::{AUTHORIZATION, HOST, HeaderName, PROXY_AUTHORIZATION, WWW_AUTHENTICATE},
 };
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
-use http_client::{BoxError, Connector, KEEPALIVE, Options, Tcp};
+use http_client::{BoxError, Connector, KEEPALIVE, Options, Tcp, Via};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::Client,
@@ -49,7 +49,7 @@ const DPOP: HeaderName = HeaderName::from_static("dpop");
 const DPOP_NONCE: HeaderName = HeaderName::from_static("dpop-nonce");
 const MAX_NONCE_BYTES: usize = 1024;
 
-/// The connection pool that all MCP connections share. Cheap to clone.
+/// A connection pool that MCP connections share. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
     client: Client<Connector, Full<Bytes>>,
@@ -129,16 +129,8 @@ impl http_body::Body for Body {
     }
 }
 
-impl Default for Pool {
-    fn default() -> Self {
-        Self::new(false)
-    }
-}
-
 impl Pool {
-    /// `public_only`: connect only to addresses on the public internet.
-    pub(in crate::client) fn new(public_only: bool) -> Self {
-        let options = Options::guarded(public_only);
+    pub(in crate::client) fn new(options: Options) -> Self {
         let connector = Connector::new(options);
         Self {
             http: connector.tcp().clone(),
@@ -196,10 +188,17 @@ impl Pool {
                 Ok(response.map(Body::Client))
             });
         }
-        *request.uri_mut() = origin.target.clone();
+        let forwarder = self.http.forwarder(&origin.uri);
+        *request.uri_mut() = match forwarder {
+            Some(_) => origin.uri.clone(),
+            None => origin.target.clone(),
+        };
+        let headers = request.headers_mut();
         if let Some(host) = &origin.host {
-            let headers = request.headers_mut();
             headers.entry(HOST).or_insert_with(|| host.clone());
+        }
+        if let Some(value) = forwarder.and_then(Via::authorization) {
+            headers.insert(PROXY_AUTHORIZATION, value.clone());
         }
         let (http, wires) = (self.http.clone(), self.wires.clone());
         Box::pin(plain(http, wires, origin.clone(), request))
@@ -352,6 +351,14 @@ async fn plain(
         let spare = idle.and_then(|_| spare(&request));
         match wire.send(request).await {
             Ok(response) => {
+                let status = response.status();
+                if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+                    && let Some(via) = http.forwarder(&origin.uri)
+                {
+                    return Err(Error::Connect(
+                        via.refusal(status, &origin.authority).into(),
+                    ));
+                }
                 wires.learn(&origin.authority, response.headers());
                 return Ok(response.map(|incoming| {
                     Body::Wire(WireBody::new(
