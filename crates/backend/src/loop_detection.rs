@@ -199,7 +199,7 @@ fn dialled(ip: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::sync::Arc;
 
     use model::{Place, Remote};
 
@@ -259,15 +259,9 @@ mod tests {
                 listen: listen.to_owned(),
                 ..Settings::default()
             };
-            let remote = Remote {
-                url: url.to_owned(),
-                headers: BTreeMap::new(),
-                sse: false,
-                public_only: false,
-                login: model::Login::default(),
-            };
+            let remote = Remote::new(url.to_owned());
             LoopDetection::configured(&settings)
-                .recognise(&Origin::Remote(remote))
+                .recognise(&Origin::Remote(remote.into()))
                 .is_some()
         };
         for (listen, url, expect) in [

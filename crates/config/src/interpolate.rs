@@ -3,10 +3,12 @@
 //! Known forms: `${VAR}`, `${VAR:-default}` (the default also replaces an empty value, as in a shell), `${env:VAR}`,
 //! and VS Code's `${workspaceFolder}`, `${workspaceFolderBasename}`, `${userHome}`, `${pathSeparator}` and `${/}`.
 //! `$${` is a literal `${`. The value of a variable is not expanded again. `${login:NAME}` is only valid as the whole
-//! value of an environment variable. In commands and arguments an unknown form is left unchanged, because it may be
+//! value of an environment variable, `${header:NAME}` only in the `headers` of a server with a `url`. In commands and arguments an unknown form is left unchanged, because it may be
 //! meant for a shell; elsewhere it is an error.
 
 use std::path::{Path, PathBuf};
+
+use model::{HeaderPart, HeaderTemplate, never_passed};
 
 /// The sources for the values of `${…}`.
 pub struct Variables<'a> {
@@ -30,6 +32,14 @@ pub enum Error {
     Input(String),
     #[error("`${{login:{0}}}` can only be the whole value of a variable in `env`")]
     Login(String),
+    #[error("`${{header:{0}}}` can only be in `headers`, next to a `url`")]
+    Header(String),
+    #[error("`${{header:{0}}}` does not name a header")]
+    HeaderName(String),
+    #[error(
+        "`${{header:{0}}}` is not allowed: this header of a caller is never passed on, because {1}"
+    )]
+    NeverPassed(String, &'static str),
     #[error("a `${{…}}` has an unknown form")]
     Form,
     #[error("a `${{` has no closing `}}`")]
@@ -37,6 +47,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the text is wrong about headers of callers, whatever values there are.
+    pub(crate) fn is_of_callers(&self) -> bool {
+        matches!(
+            self,
+            Self::Header(_) | Self::HeaderName(_) | Self::NeverPassed(..)
+        )
+    }
+
     pub fn help(&self) -> String {
         match self {
             Self::Unset(name) => format!(
@@ -49,6 +67,15 @@ impl Error {
             Self::Login(name) => format!(
                 "write `\"TOKEN\": \"${{login:{name}}}\"` in the `env` of a server with a `command`; a server with a `url` uses the key `login` instead"
             ),
+            Self::Header(name) => format!(
+                "write `\"headers\": {{\"{name}\": \"${{header:{name}}}\"}}` in the entry of a server with a `url`; a server that Toolwharf launches gets no headers"
+            ),
+            Self::HeaderName(_) => {
+                "write `${header:X-Tenant}`, or `${header:X-Tenant:-default}`".to_owned()
+            }
+            Self::NeverPassed(name, _) => format!(
+                "have callers send the value in another header, and write `${{header:X-Upstream-{name}}}`"
+            ),
             Self::Form | Self::Open => "write `${VAR}`, `${VAR:-default}` or `${env:VAR}`; \
                            `$${` stands for a plain `${`"
                 .to_owned(),
@@ -60,6 +87,47 @@ impl Variables<'_> {
     /// # Errors
     /// All problems of the text, not only the first.
     pub fn fill(&self, text: &str, unknown: Unknown) -> Result<String, Vec<Error>> {
+        let mut filled = String::new();
+        let mut errors = Vec::new();
+        for part in self.parts(text, unknown)? {
+            match part {
+                HeaderPart::Text(text) => filled.push_str(&text),
+                HeaderPart::Caller { name, .. } => errors.push(Error::Header(name)),
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(filled),
+            false => Err(errors),
+        }
+    }
+
+    /// A header value that may contain `${header:NAME}`.
+    ///
+    /// # Errors
+    /// All problems of the text, not only the first.
+    pub fn template(&self, text: &str) -> Result<HeaderTemplate, Vec<Error>> {
+        let mut errors = Vec::new();
+        let mut parts = self.parts(text, Unknown::Refuse)?;
+        for part in &mut parts {
+            let HeaderPart::Caller { name, .. } = part else {
+                continue;
+            };
+            let lower = name.to_ascii_lowercase();
+            if !is_header(name) {
+                errors.push(Error::HeaderName(name.clone()));
+            } else if let Some(why) = never_passed(&lower) {
+                errors.push(Error::NeverPassed(name.clone(), why));
+            }
+            *name = lower;
+        }
+        match errors.is_empty() {
+            true => Ok(HeaderTemplate(parts)),
+            false => Err(errors),
+        }
+    }
+
+    fn parts(&self, text: &str, unknown: Unknown) -> Result<Vec<HeaderPart>, Vec<Error>> {
+        let mut parts = Vec::new();
         let mut out = String::with_capacity(text.len());
         let mut errors = Vec::new();
         let mut rest = text;
@@ -72,12 +140,20 @@ impl Variables<'_> {
                 continue;
             }
             out.push_str(before);
-            let parsed = form[2..]
-                .split_once('}')
-                .map(|(f, tail)| (self.value(f), tail));
+            let parsed = form[2..].split_once('}').map(|(f, tail)| {
+                (
+                    caller_header(f).map_or_else(|| self.value(f).map(HeaderPart::Text), Ok),
+                    tail,
+                )
+            });
             match (parsed, unknown) {
-                (Some((Ok(value), tail)), _) => {
+                (Some((Ok(HeaderPart::Text(value)), tail)), _) => {
                     out.push_str(&value);
+                    rest = tail;
+                }
+                (Some((Ok(caller), tail)), _) => {
+                    parts.push(HeaderPart::Text(std::mem::take(&mut out)));
+                    parts.push(caller);
                     rest = tail;
                 }
                 (Some((Err(Error::Form), _)) | None, Unknown::Keep) => {
@@ -95,10 +171,10 @@ impl Variables<'_> {
             }
         }
         out.push_str(rest);
-        if errors.is_empty() {
-            Ok(out)
-        } else {
-            Err(errors)
+        parts.push(HeaderPart::Text(out));
+        match errors.is_empty() {
+            true => Ok(parts),
+            false => Err(errors),
         }
     }
 
@@ -171,6 +247,23 @@ pub(crate) fn workspace_of(file: &Path) -> PathBuf {
         Some(above) if is_clients => above.to_owned(),
         _ => folder.to_owned(),
     }
+}
+
+/// The part for `header:NAME` or `header:NAME:-default`.
+fn caller_header(form: &str) -> Option<HeaderPart> {
+    let form = form.strip_prefix("header:")?;
+    let (name, default) = match form.split_once(":-") {
+        Some((name, default)) => (name, Some(default.to_owned())),
+        None => (form, None),
+    };
+    let name = name.to_owned();
+    Some(HeaderPart::Caller { name, default })
+}
+
+/// Returns whether a header can have this name.
+pub(crate) fn is_header(name: &str) -> bool {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !name.is_empty() && name.bytes().all(token)
 }
 
 /// The name in `${login:NAME}`, if this is the whole text.
@@ -249,6 +342,48 @@ mod tests {
         );
         check("${userHome}${/}${pathSeparator}", "/home/me//");
         check("$${A} ${A}", "${A} one");
+    }
+
+    #[test]
+    fn headers_of_callers() {
+        let variables = Variables {
+            env: &|name| (name == "A").then(|| "one".to_owned()),
+            workspace: PathBuf::new(),
+        };
+        let check = |text: &str, expect: &str| {
+            let shown = match variables.template(text) {
+                Ok(template) => template.source(),
+                Err(errors) => {
+                    let all: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                    format!("error: {}", all.join("; "))
+                }
+            };
+            assert!(shown.contains(expect), "{text}: {shown}");
+        };
+        check("${header:X-Tenant}", "${header:x-tenant}");
+        check("${A} ${header:X:-a b}!", "one ${header:x:-a b}!");
+        check("plain", "plain");
+        check("${header:}", "error: `${header:}` does not name a header");
+        check("${header:a b}", "does not name a header");
+        check(
+            "${header:X}${NONE}",
+            "error: the variable `NONE` is not set",
+        );
+        for name in [
+            "Authorization",
+            "cookie",
+            "Host",
+            "Mcp-Session-Id",
+            "TE",
+            "Content-Length",
+        ] {
+            let expect = format!(
+                "error: `${{header:{name}}}` is not allowed: this header of a caller is never"
+            );
+            check(&format!("x ${{header:{name}}}"), &expect);
+        }
+        let refused = variables.fill("${header:X}", Unknown::Keep);
+        assert_eq!(refused, Err(vec![Error::Header("X".to_owned())]));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::members::Reader;
 pub fn options(reader: &mut Reader<'_>, spec: &mut ServerSpec) {
     const KEYS: &str = "/ToolwharfKeys/properties";
     spec.max_concurrency = count(reader, KEYS, "maxConcurrency");
+    spec.max_caller_values = count(reader, KEYS, "maxCallerValues");
     let failures = count(reader, KEYS, "breakerFailures");
     let cooldown = reader.time("breaker_cooldown_ms");
     if failures.is_some() || cooldown.is_some() {

@@ -9,6 +9,7 @@ mod watch;
 use std::{borrow::Cow, ops::ControlFlow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use mcp::{
     Era, Frame, RpcError, bridge,
     client::{Connector, Identity},
@@ -30,7 +31,10 @@ use crate::{
     catalog::ListKind,
     client_state::hub::{Filter, Listener, Registration},
     exchange::{Answer, Caller, check_cursor},
-    life::{chain, second, session_instances},
+    life::{
+        callers::{self, InvalidValue},
+        chain, second, session_instances,
+    },
     records::{audit::NotRecorded, event_log::Warning},
     scope::Scope,
     server::{
@@ -111,6 +115,7 @@ impl Gateway {
             {
                 sweeping.held.sweep();
                 sweeping.tasks.sweep();
+                callers::sweep(&sweeping);
             }
         });
         let announcing = shared.clone();
@@ -152,13 +157,15 @@ impl Gateway {
         &self.shared.runtimes
     }
 
-    /// Relays a request to a server under its native names. A tool that is disabled or kept back in the server's view
-    /// is refused; other requests do not depend on views. `caller.scope` names the server and its owner. Messages that
-    /// arrive before the answer go to the caller's outbox.
+    /// Relays a request to a declared server under its native names. A tool that is disabled or kept back in the
+    /// server's view is refused; other requests do not depend on views. `caller.scope` names the server and its owner.
+    /// Messages that arrive before the answer go to the caller's outbox.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request at its server.
     pub async fn call(&self, caller: &Caller, server: &Arc<Server>, frame: &Frame) -> Answer {
+        let _lease = callers::enter_one(&self.shared, server, &caller.scope);
+        let (server, _) = &server.of_caller(&caller.scope.values);
         let param = match frame.method() {
             method::TOOLS_CALL | method::PROMPTS_GET => Some(Param::Name),
             method::RESOURCES_READ => Some(Param::Uri),
@@ -204,6 +211,16 @@ impl Gateway {
         (self.shared.held.len(), self.shared.hub.len())
     }
 
+    /// The scope, with the values of those headers of a request that servers of the scope ask for.
+    ///
+    /// # Errors
+    /// The value of such a header cannot be passed on.
+    pub fn with_values(&self, scope: Scope, headers: &HeaderMap) -> Result<Scope, InvalidValue> {
+        let names = self.shared.fleet().passed_on_in(&scope);
+        let values = callers::values(&names, headers)?;
+        Ok(Scope { values, ..scope })
+    }
+
     /// The snapshot of a scope. `None` if the project or server does not exist.
     #[must_use]
     pub fn view(&self, scope: &Scope) -> Option<Arc<View>> {
@@ -229,6 +246,7 @@ impl Gateway {
     /// Answers `initialize`, for the client info in `face`. Waits briefly for the handshakes of starting servers, or
     /// longer for the server of a single view whose capabilities are unknown.
     pub async fn initialize(&self, scope: &Scope, face: &ClientInfo) -> Option<String> {
+        let _leases = callers::enter(&self.shared, scope);
         let mut view = self.shared.view(scope)?;
         if view.is_single() {
             view = self.settled(scope).await?;
@@ -279,11 +297,13 @@ impl Gateway {
         self.forget(&listener).await;
         if let Some(session) = &listener.session {
             session.end();
-            for server in self.shared.fleet().all() {
-                server
-                    .instances
-                    .close(&session.id().into(), self.shared.stop_grace)
-                    .await;
+            for declared in self.shared.fleet().all() {
+                for server in declared.with_callers() {
+                    server
+                        .instances
+                        .close(&session.id().into(), self.shared.stop_grace)
+                        .await;
+                }
             }
         }
     }
@@ -293,6 +313,7 @@ impl Gateway {
     /// # Cancel safety
     /// Dropping the future cancels the request at its server.
     pub async fn request(&self, caller: &Caller, frame: &Frame) -> Answer {
+        let _leases = callers::enter(&self.shared, &caller.scope);
         let Some(session) = &caller.session else {
             return self.dispatch(caller, frame).await;
         };
@@ -697,7 +718,8 @@ impl Gateway {
             method::CANCELLED => session.cancel(frame),
             method::ROOTS_CHANGED => {
                 // A shared server has no single client whose roots it could ask for.
-                for server in self.shared.fleet().all() {
+                let fleet = self.shared.fleet();
+                for server in fleet.all().flat_map(|declared| declared.with_callers()) {
                     if let Some(connection) = server.instances.existing(&session.id().into()) {
                         let frame = frame.clone();
                         self.shared.spawn(async move {

@@ -8,11 +8,12 @@
 //! - `records`: what survives a restart. [`remember`], `server_cache`, `pinned`: what is known about servers from
 //!   earlier runs, and which tools are kept back because of it; `audit`: the log of tool calls; `event_log`: the event
 //!   log of servers; [`secrets`]: encryption.
-//! - [`server`]: one server, with its connection (`connection`, and how one is created: `launch`, [`Connect`]), the
-//!   available runtimes, the sign-ins for requests to it ([`Logins`]), which of several gateways runs it ([`Gate`]),
-//!   its status, the requests to start or stop it (`commands`), its call queue, its requests to clients (`questions`),
-//!   what is watched at it (`subscriptions`), its instances for single sessions and callers (`sessions`), and why its
-//!   callers get no connection (`unavailable`).
+//! - [`server`]: one server, with its connection (`connection`, and how one is created: `launch`, [`Connect`]), its
+//!   separate servers for callers with header values (`callers`, `for_callers`), the available runtimes, the sign-ins
+//!   for requests to it ([`Logins`]), which of several gateways runs it ([`Gate`]), its status, the requests to start or
+//!   stop it (`commands`), its call queue, its requests to clients (`questions`), what is watched at it
+//!   (`subscriptions`), its instances for single sessions and callers (`sessions`), and why its callers get no connection
+//!   (`unavailable`).
 //! - `views`: what one caller sees. `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to
 //!   clients; `entry`, `names`, `refusals`, `sign_ins`, [`view`]: all catalogs as an immutable snapshot.
 //! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for
@@ -20,8 +21,9 @@
 //! - `shared`: the state that all tasks share.
 //! - `life`: the life of a server. `supervisor`: its loop, which carries out what [`lifecycle`] decides;
 //!   `notifications`: keeps its catalog up to date; `session_instances`: starts instances for single sessions and
-//!   callers; `tokens`: access tokens in the environment of instances; `chain`: gateways behind this one; `elsewhere`:
-//!   the life of a server that another gateway of the installation runs.
+//!   callers; `callers`: starts the servers for callers with header values; `tokens`: access tokens in the environment
+//!   of instances; `chain`: gateways behind this one; `elsewhere`: the life of a server that another gateway of the
+//!   installation runs.
 //! - `call`: the path of a call. `relay`: relays one, across the eras; `skills` and `task_requests`: requests that are
 //!   not simply relayed.
 //! - [`gateway`]: the entry point for client requests. `declare`: changes to the fleet; `watch`: subscriptions of
@@ -52,6 +54,7 @@ pub use gateway::{
     trial::{TrialError, Tried},
     update::{Candidate, UpdateError},
 };
+pub use life::callers::InvalidValue;
 pub use records::{
     audit::NotRecorded,
     event_log::Warning,

@@ -1,5 +1,6 @@
 //! The life of a server: its loop, the upkeep of its catalog, and its instances for single sessions and callers.
 
+pub(crate) mod callers;
 pub(crate) mod chain;
 pub(crate) mod elsewhere;
 mod lists;

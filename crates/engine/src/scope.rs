@@ -1,6 +1,6 @@
 //! The part of the gateway that a caller addresses: everything, a project, or one server.
 
-use model::{ProjectId, ServerName};
+use model::{CallerValues, ProjectId, ServerName};
 
 /// The part of the gateway that a caller addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -12,9 +12,21 @@ pub struct Scope {
     /// Includes everything the server has, ignoring disabled tools, kept-back tools and renames. Used between gateways
     /// of an installation: the calling gateway applies those rules and records the calls.
     pub is_bare: bool,
+    /// The caller's values of the headers that servers of the scope ask for. Callers with different values see
+    /// different servers.
+    pub values: CallerValues,
 }
 
 impl Scope {
+    /// The scope for callers without header values.
+    #[must_use]
+    pub fn without_values(&self) -> Self {
+        Self {
+            values: CallerValues::default(),
+            ..self.clone()
+        }
+    }
+
     /// The error message for a scope that does not exist.
     #[must_use]
     pub fn missing(&self) -> String {

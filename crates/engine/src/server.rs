@@ -5,8 +5,10 @@
 //! started and stopped ([`lifecycle`]).
 
 pub(crate) mod advice;
+pub(crate) mod callers;
 pub(crate) mod commands;
 pub(crate) mod connection;
+mod for_callers;
 pub(crate) mod gate;
 pub(crate) mod launch;
 pub(crate) mod logins;
@@ -40,7 +42,7 @@ use mcp::{
     chain::Blocked,
     client::{CallerId, ServerInfo, SignIn},
 };
-use model::{Hidden, ServerKey, ServerName, ServerSpec, Sharing, ToolChoice};
+use model::{CallerValues, Hidden, ServerKey, ServerName, ServerSpec, Sharing, ToolChoice};
 use parking_lot::Mutex;
 use runtime::{Fence, Repeats, process::Handle};
 use tokio::{
@@ -58,6 +60,7 @@ use crate::{
     },
     scope::Scope,
     server::{
+        callers::{Callers, ServerId, needs},
         commands::{Command, Inbox},
         connection::Connection,
         pace::Pace,
@@ -112,7 +115,13 @@ impl State {
 /// A configured server.
 pub struct Server {
     pub spec: ServerSpec,
-    key: ServerKey,
+    id: ServerId,
+    /// Its servers for callers with header values. Empty for such a server itself.
+    pub(crate) callers: Callers<Self>,
+    /// The spec with the defaults of its callers' headers, if it takes any.
+    with_defaults: Option<Box<ServerSpec>>,
+    /// Why a caller without header values cannot be served, if it cannot.
+    pub(crate) needs: Option<Arc<str>>,
     /// The prefix of the server's exposed URIs in scopes that use its plain name.
     uri_prefix: String,
     /// The prefix of the server's exposed URIs in scopes with servers of several projects.
@@ -130,7 +139,8 @@ pub struct Server {
     progress: Progress,
     /// [`Server::rest`]
     pub(crate) resting: Notify,
-    pub(crate) tool_choice: ArcSwap<ToolChoice>,
+    /// Shared with its servers for callers.
+    pub(crate) tool_choice: Arc<ArcSwap<ToolChoice>>,
     pub(crate) state: watch::Sender<State>,
     pub(crate) catalog: ArcSwap<Catalog>,
     pub(crate) pinned: Pinned,
@@ -159,7 +169,9 @@ pub struct Server {
     pub(crate) blocked: Mutex<Option<Blocked>>,
     /// Set if a user has to sign in before the server lists anything.
     pub(crate) needs_login: Mutex<Option<SignIn>>,
-    pub stats: Stats,
+    pub stats: Arc<Stats>,
+    /// The counts of the declared server, for a server of callers with header values.
+    stats_of_all: Option<Arc<Stats>>,
     /// True if each caller signs in separately and gets a separate instance. The shared instance uses one user's
     /// sign-in and serves the lists that all callers see.
     pub(crate) is_personal: bool,
@@ -188,36 +200,70 @@ impl Server {
         is_personal: bool,
         progress: Progress,
     ) -> Arc<Self> {
+        Arc::new(Self::of(
+            spec,
+            remembered,
+            queue_len,
+            is_personal,
+            progress,
+            None,
+        ))
+    }
+
+    /// `declared`: the declared server, and the header values of the callers, for a server of such callers.
+    fn of(
+        spec: ServerSpec,
+        remembered: Remembered,
+        queue_len: usize,
+        is_personal: bool,
+        progress: Progress,
+        declared: Option<(&Self, CallerValues)>,
+    ) -> Self {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
         // No turns if the user set `maxConcurrency`, which says how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
             && spec.sharing == Sharing::Shared
             && (remembered.catalog.as_ref()).is_some_and(|catalog| catalog.takes_turns);
         let key = spec.key();
-        Arc::new(Self {
+        let (declared, values) = declared.unzip();
+        let takes_values = declared.is_none() && !spec.passed_on().is_empty();
+        let needs = needs(&spec).filter(|_| takes_values);
+        let with_defaults = || Box::new(spec.filled_for(&CallerValues::default()));
+        let known = Known::default();
+        known.status().reason.clone_from(&needs);
+        let tool_choice = declared.map(|declared| declared.tool_choice.clone());
+        let over = declared.map(|declared| declared.over.child_token());
+        Self {
             uri_prefix: uri::prefix(&key.name),
             qualified_uri_prefix: uri::prefix(&key.qualified()),
-            key,
+            id: ServerId {
+                key,
+                values: values.unwrap_or_default(),
+            },
+            callers: Callers::default(),
+            with_defaults: takes_values.then(with_defaults),
             wanted: Notify::new(),
             begin: OnceLock::new(),
             before: Mutex::default(),
             inbox: Inbox::default(),
-            known: Known::default(),
+            known,
             was_up: AtomicBool::new(false),
             wanted_at: OnceLock::new(),
             progress,
             resting: Notify::new(),
-            tool_choice: ArcSwap::from_pointee(spec.tools.clone()),
+            tool_choice: tool_choice
+                .unwrap_or_else(|| Arc::new(ArcSwap::from_pointee(spec.tools.clone()))),
             state: watch::Sender::new(State::Idle),
-            // If the server's catalog is remembered, no list has to wait for the server.
-            settled: AtomicBool::new(remembered.catalog.is_some()),
+            // No list has to wait for a server whose catalog is remembered, or that is not started.
+            settled: AtomicBool::new(remembered.catalog.is_some() || needs.is_some()),
+            needs,
             catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
             pinned: Pinned::new(remembered.pins, config_digest(&spec)),
             refresh: Refresh::default(),
             queue: Queue::new(limit, queue_len, takes_turns),
             pace: Pace::default(),
             asked_now: Arc::default(),
-            over: CancellationToken::new(),
+            over: over.unwrap_or_default(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
             watched_in_second: Upstream::default(),
@@ -229,23 +275,35 @@ impl Server {
             stderr_of_failure: Mutex::default(),
             blocked: Mutex::default(),
             needs_login: Mutex::default(),
-            stats: Stats::default(),
+            stats: Arc::default(),
+            stats_of_all: declared.map(|declared| declared.stats.clone()),
             issued: Mutex::default(),
             repeats: Repeats::default(),
             is_personal,
             spec,
-        })
+        }
+    }
+
+    /// Counts an event, for this server and the declared one.
+    pub(crate) fn count(&self, of: impl Fn(&Stats) -> &AtomicU64) {
+        for stats in std::iter::once(&self.stats).chain(&self.stats_of_all) {
+            of(stats).fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[must_use]
     pub fn key(&self) -> &ServerKey {
-        &self.key
+        &self.id.key
+    }
+
+    pub(crate) fn id(&self) -> &ServerId {
+        &self.id
     }
 
     /// The server's name and URI prefix in this scope.
     pub(crate) fn label(&self, scope: &Scope) -> (ServerName, &str) {
         if scope.project.is_none() {
-            (self.key.qualified(), &self.qualified_uri_prefix)
+            (self.id.key.qualified(), &self.qualified_uri_prefix)
         } else {
             (self.spec.name.clone(), &self.uri_prefix)
         }
@@ -373,7 +431,7 @@ impl Server {
     /// Marks the server as starting if it is idle. Returns whether it was idle.
     pub(crate) fn is_now_wanted(&self) -> bool {
         let begins = |state: &mut State| {
-            let begins = matches!(state, State::Idle) && self.spec.enabled;
+            let begins = matches!(state, State::Idle) && self.spec.enabled && self.needs.is_none();
             if begins {
                 *state = State::Starting;
             }
@@ -470,6 +528,9 @@ impl Server {
     /// # Errors
     /// Why the server is down.
     pub async fn up(&self) -> Result<(), Arc<str>> {
+        if let Some(needs) = self.unmet() {
+            return Err(needs);
+        }
         let mut state = self.state.subscribe();
         self.want();
         let state = state
@@ -516,15 +577,22 @@ impl Server {
         if !self.spec.enabled || !self.inbox.push((order, done)) {
             return false;
         }
+        if matches!(order, Command::Stop | Command::Restart) {
+            // The next request of such a caller starts another one.
+            self.callers.take().iter().for_each(|own| own.stop());
+        }
         followed.await.is_ok()
     }
 
     /// Stops the instances of a user who has signed in or out (`None`: all instances with an owner). The next call
     /// starts one with the current sign-in.
     pub async fn part_with(&self, principal: Option<&Arc<str>>, grace: Duration) {
-        match principal {
-            Some(principal) => self.instances.close_of(principal, grace).await,
-            None => self.instances.close_all(grace).await,
+        let own = self.callers.all();
+        for server in std::iter::once(self).chain(own.iter().map(|own| &**own)) {
+            match principal {
+                Some(principal) => server.instances.close_of(principal, grace).await,
+                None => server.instances.close_all(grace).await,
+            }
         }
     }
 
@@ -603,6 +671,9 @@ impl Server {
         if let State::Ready(connection) = &*self.state.borrow() {
             return Ok(connection.clone());
         }
+        if let Some(needs) = self.unmet() {
+            return Err(self.down(needs));
+        }
         let mut state = self.state.subscribe();
         self.want();
         let ready = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
@@ -644,6 +715,7 @@ impl Server {
             // Each caller signs in separately, so this caller may have a sign-in.
             State::Down { .. } if self.is_personal && self.status().needs_login => None,
             state @ (State::Down { .. } | State::Stopped) => Some(self.unavailable(state)),
+            State::Idle => self.needs.clone().map(|needs| self.down(needs)),
             _ => None,
         }
     }

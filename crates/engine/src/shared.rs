@@ -24,6 +24,7 @@ use crate::{
     scope::Scope,
     server::{
         Server,
+        callers::ServerId,
         gate::Gate,
         launch::{Connect, SHARED_CAPABILITIES},
         logins::Logins,
@@ -35,6 +36,17 @@ use crate::{
 
 /// Time for the removal of a container after its `SIGKILL`. On a busy machine, it takes seconds.
 pub(crate) const REMOVAL_TIME: Duration = Duration::from_secs(5);
+
+/// Views kept for callers with header values. When there are more, these views are built again at their next use.
+const MAX_CALLER_VIEWS: usize = 256;
+
+/// A new view.
+struct Built {
+    view: Arc<View>,
+    /// False if it lacks a server because there is no room for its callers' header values. The next request of these
+    /// callers may find room.
+    lasts: bool,
+}
 
 pub(crate) struct Shared {
     pub(crate) connect: Arc<dyn Connect>,
@@ -62,6 +74,7 @@ pub(crate) struct Shared {
     /// Removed servers that may not have stopped yet.
     parting: Mutex<BTreeMap<ServerKey, Weak<Server>>>,
     fleet: ArcSwap<Fleet>,
+    /// Without views of callers whose header values found no room.
     views: ArcSwap<HashMap<Scope, Arc<View>>>,
     /// Held while the fleet or the views are changed. A call takes it only if its view does not exist yet.
     publishing: Mutex<()>,
@@ -220,9 +233,9 @@ impl Shared {
                     return false;
                 }
                 match self.build(&fleet, scope) {
-                    Some(fresh) => {
+                    Some(Built { view: fresh, lasts }) => {
                         *view = fresh;
-                        true
+                        lasts
                     }
                     None => false,
                 }
@@ -238,7 +251,7 @@ impl Shared {
     /// Like [`Shared::publish`], for the scopes that see a server.
     pub(crate) fn publish_of(&self, server: &Server, kinds: &[ListKind]) {
         let fleet = self.fleet();
-        self.publish(kinds, |scope| fleet.sees(scope, server));
+        self.publish(kinds, |scope| fleet.includes(scope, server));
     }
 
     /// Like [`Shared::publish_of`], after the server itself reported these lists as changed. Clients that see only this
@@ -252,9 +265,35 @@ impl Shared {
         }
     }
 
-    fn build(&self, fleet: &Fleet, scope: &Scope) -> Option<Arc<View>> {
-        let seen = fleet.seen(scope)?;
-        Some(Arc::new(View::build(scope, seen, fleet, &self.identity)))
+    fn build(&self, fleet: &Fleet, scope: &Scope) -> Option<Built> {
+        let mut lasts = true;
+        let mut seen = fleet.seen(scope)?;
+        for server in &mut seen {
+            let (own, own_lasts) = server.of_caller(&scope.values);
+            *server = own;
+            lasts &= own_lasts;
+        }
+        let view = Arc::new(View::build(scope, seen, fleet, &self.identity));
+        Some(Built { view, lasts })
+    }
+
+    /// The server with this id, if it exists.
+    pub(crate) fn server(&self, id: &ServerId) -> Option<Arc<Server>> {
+        let fleet = self.fleet();
+        let declared = fleet.get(&id.key)?;
+        match id.values.is_empty() {
+            true => Some(declared.clone()),
+            false => declared.callers.get(&id.values),
+        }
+    }
+
+    /// Forgets the views that contain a server of callers with header values.
+    pub(crate) fn forget_views_of(&self, id: &ServerId) {
+        let _one_at_a_time = self.publishing.lock();
+        let has = |view: &View| view.servers.iter().any(|server| server.id() == id);
+        let mut views = HashMap::clone(&self.views.load());
+        views.retain(|scope, view| scope.values.is_empty() || !has(view));
+        self.views.store(Arc::new(views));
     }
 
     /// The snapshot of a scope. `None` if the project or server does not exist.
@@ -280,8 +319,17 @@ impl Shared {
     /// Like [`Shared::view`], but newly built.
     pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
         let _one_at_a_time = self.publishing.lock();
-        let view = self.build(&self.fleet.load(), scope)?;
+        let Built { view, lasts } = self.build(&self.fleet.load(), scope)?;
+        if !lasts {
+            return Some(view);
+        }
         let mut views = HashMap::clone(&self.views.load());
+        if !scope.values.is_empty() {
+            let of_callers = views.keys().filter(|scope| !scope.values.is_empty());
+            if of_callers.count() >= MAX_CALLER_VIEWS {
+                views.retain(|scope, _| scope.values.is_empty());
+            }
+        }
         views.insert(scope.clone(), view.clone());
         self.views.store(Arc::new(views));
         Some(view)

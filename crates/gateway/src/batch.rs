@@ -84,7 +84,8 @@ impl HttpGateway {
                 continue;
             }
             let id = Bytes::copy_from_slice(frame.id());
-            let scope = match self.rescoped(&principal, scope.clone(), &frame).await {
+            let rescoped = self.rescoped(&principal, scope.clone(), &frame, headers);
+            let scope = match rescoped.await {
                 Ok(scope) => scope,
                 Err(refusal) => {
                     let answer = Frame::error(&id, &refusal.error).text().clone();

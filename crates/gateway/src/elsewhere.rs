@@ -6,7 +6,7 @@
 //! internal listener. Deliberately absent: instances of a single session or user. They run on the replica that their
 //! server belongs to.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use engine::{Command, Gate, Gateway, Held, RemoteReplica, Runs, Scope, server::Server};
@@ -388,7 +388,8 @@ impl HttpGateway {
                 let uri = Uri::try_from(format!("{ORDERS_PREFIX}{}/{which}", word(order)));
                 let uri = uri.map_err(|error| error.to_string())?;
                 let head = (&Method::POST, &uri, &HeaderMap::new());
-                let asked = peers.send(&peer, head, Bytes::new(), Some(&who.id));
+                let none = BTreeSet::new();
+                let asked = peers.send(&peer, head, &none, Bytes::new(), Some(&who.id));
                 let answer = Box::pin(asked).await.map_err(|_| why())?;
                 return match answer.status() {
                     StatusCode::NO_CONTENT => Ok(()),

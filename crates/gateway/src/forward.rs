@@ -178,6 +178,12 @@ impl HttpGateway {
                 carried.insert(name, value.clone());
             }
         }
+        let passed_on = self.gateway.fleet().passed_on().clone();
+        for (name, value) in headers {
+            if passed_on.contains(name.as_str()) {
+                carried.append(name, value.clone());
+            }
+        }
         let head = (&Method::POST, &uri, &carried);
         let sent = self.sent(Work::Place(address), head, body, Some(&who.id));
         Some(match sent.await? {
@@ -220,10 +226,12 @@ impl HttpGateway {
         caller: Option<&str>,
     ) -> Option<Result<(Response<Incoming>, Peer), String>> {
         let peers = self.peers.as_ref()?;
+        let passed_on = self.gateway.fleet().passed_on().clone();
         let mut moved = false;
         loop {
             let peer = peers.worker(work).await?;
-            match peers.send(&peer, head, text.clone(), caller).await {
+            let sending = peers.send(&peer, head, &passed_on, text.clone(), caller);
+            match sending.await {
                 Ok(answer) => return Some(Ok((answer, peer))),
                 Err(Unanswered::Moved) if !moved => moved = true,
                 Err(Unanswered::Away | Unanswered::Moved) => peers.note_away(&peer),

@@ -336,7 +336,9 @@ impl HttpGateway {
             {
                 return Ok(answer);
             }
-            let scope = self.rescoped(&principal, scope, &frame).await?;
+            let scope = self
+                .rescoped(&principal, scope, &frame, &parts.headers)
+                .await?;
             return Ok(self
                 .modern(
                     std::mem::take(&mut parts.headers),
@@ -348,7 +350,9 @@ impl HttpGateway {
                 .await);
         }
         if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
-            let scope = self.rescoped(&principal, scope, &frame).await?;
+            let scope = self
+                .rescoped(&principal, scope, &frame, &parts.headers)
+                .await?;
             return Box::pin(self.initialize(&frame, scope, principal)).await;
         }
         if let Some(answering) = self.forward(head, frame.text(), &principal, is_forwarded)
@@ -357,7 +361,9 @@ impl HttpGateway {
             return Ok(answer);
         }
         let (session, scope) = self.session(&parts.headers, &scope, &principal).await?;
-        let scope = self.rescoped(&principal, scope, &frame).await?;
+        let scope = self
+            .rescoped(&principal, scope, &frame, &parts.headers)
+            .await?;
         match frame.kind() {
             Kind::Request => {
                 let streams = prefers_stream(&parts.headers);

@@ -7,7 +7,7 @@
 //! absent: forwarded requests are never forwarded again, and responses are not sealed.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -413,7 +413,8 @@ impl Peers {
     }
 
     /// Sends a request to a replica and returns the head of the response. `caller`: the principal, for a request that
-    /// this replica makes itself; `None` for a forwarded one.
+    /// this replica makes itself; `None` for a forwarded one. `passed_on`: names of headers that servers get, in lower
+    /// case.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection, which cancels the request at the other replica, as if
@@ -422,6 +423,7 @@ impl Peers {
         &self,
         peer: &Peer,
         (method, uri, headers): (&Method, &Uri, &HeaderMap),
+        passed_on: &BTreeSet<String>,
         body: Bytes,
         caller: Option<&str>,
     ) -> Result<Response<Incoming>, Unanswered> {
@@ -432,7 +434,8 @@ impl Peers {
             ))
         };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let head = self.head(&peer.id, (method, path, headers), &body, caller);
+        let head = (method, path, headers);
+        let head = self.head(&peer.id, head, passed_on, &body, caller);
         let head = head.ok_or_else(|| Unanswered::Lost("a request header is not ASCII".into()))?;
         let request = Request::post(format!("http://{}/", peer.address)).header(HEAD_HEADER, head);
         let request = request.body(body).map_err(|_| Unanswered::Away)?;
@@ -453,11 +456,14 @@ impl Peers {
         &self,
         to: &str,
         (method, path, headers): (&Method, &str, &HeaderMap),
+        passed_on: &BTreeSet<String>,
         body: &[u8],
         caller: Option<&str>,
     ) -> Option<HeaderValue> {
         let carried = headers.iter().filter(|(name, _)| {
-            REQUEST_HEADERS.contains(name) || name.as_str().starts_with(PARAM_PREFIX)
+            REQUEST_HEADERS.contains(name)
+                || name.as_str().starts_with(PARAM_PREFIX)
+                || passed_on.contains(name.as_str())
         });
         let carried =
             carried.map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
@@ -483,7 +489,7 @@ impl Peers {
                 .map_or("", |caller| caller.to_str().unwrap_or_default()),
         );
         let parts = (request.method(), path, request.headers());
-        let head = self.head(to, parts, request.body(), caller);
+        let head = self.head(to, parts, &BTreeSet::new(), request.body(), caller);
         let headers = request.headers_mut();
         headers.clear();
         // If the head could not be made, the other replica refuses the request.

@@ -157,8 +157,9 @@ impl All {
 }
 
 impl Sessions {
-    /// Adds a session. `Some(None)`: there was room. `Some(Some(…))`: this session has to end for it. `None`: no
-    /// session can end, or the session is already known.
+    /// Adds a session, which is notified of changes that callers with the header values of `scope` see. `Some(None)`:
+    /// there was room. `Some(Some(…))`: this session has to end for it. `None`: no session can end, or the session is
+    /// already known.
     pub(super) fn add(
         &self,
         gateway: &Gateway,
@@ -173,6 +174,8 @@ impl Sessions {
         }
         let ended = all.make_room(session.principal(), limit)?;
         let registration = gateway.attach(scope.clone(), session);
+        // Each request of the session has its own header values.
+        let scope = scope.without_values();
         all.add(Entry {
             session: session.clone(),
             scope,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{Caller, Scope};
-use http::{Method, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Response, StatusCode, request::Parts};
 use mcp::{
     Frame, Kind,
     outbox::Weight,
@@ -41,6 +41,7 @@ impl HttpGateway {
                 if self.gateway.view(&scope).is_none() {
                     return Err(refusal(StatusCode::NOT_FOUND, &scope.missing()));
                 }
+                let scope = self.with_values(scope, &parts.headers)?;
                 self.open_sse(scope, principal, wire).await
             }
             (None, "/message") if parts.method == Method::POST => {
@@ -67,7 +68,7 @@ impl HttpGateway {
                 let (session, scope) = found.ok_or_else(|| {
                     refusal(StatusCode::NOT_FOUND, "Session not found: open /sse again")
                 })?;
-                self.message(session, scope, principal, text, max_depth)
+                self.message(session, scope, principal, text, max_depth, &parts.headers)
                     .await
             }
             _ => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
@@ -108,6 +109,7 @@ impl HttpGateway {
         principal: Arc<Principal>,
         text: Bytes,
         max_depth: usize,
+        headers: &HeaderMap,
     ) -> Result<Response<Body>, Refusal> {
         let frame = match Frame::parse(text, max_depth) {
             Ok(frame) => frame,
@@ -124,6 +126,7 @@ impl HttpGateway {
             return Ok(empty(StatusCode::ACCEPTED));
         }
         if frame.method() == method::INITIALIZE {
+            let scope = self.with_values(scope, headers)?;
             let answer = match ClientInfo::from_initialize(&frame) {
                 Ok(face) => {
                     let result = self
@@ -140,7 +143,7 @@ impl HttpGateway {
             return Ok(empty(StatusCode::ACCEPTED));
         }
         // Errors are sent on the stream: clients of this transport ignore the response to a POST.
-        let scope = match self.rescoped(&principal, scope, &frame).await {
+        let scope = match self.rescoped(&principal, scope, &frame, headers).await {
             Ok(scope) => scope,
             Err(refusal) => {
                 let answer = Frame::error(frame.id(), &refusal.error);

@@ -6,6 +6,7 @@
 
 mod address;
 mod auth;
+mod caller_headers;
 mod causes;
 pub mod clock;
 mod digest;
@@ -23,6 +24,9 @@ mod share;
 
 pub use address::is_public;
 pub use auth::{AccessRule, OidcSettings};
+pub use caller_headers::{
+    CallerValues, HeaderPart, HeaderTemplate, MAX_HEADER_VALUE_BYTES, never_passed,
+};
 pub use causes::with_causes;
 pub use digest::sha256_hex;
 pub use hidden::Hidden;

@@ -8,11 +8,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{Login, LoginVariables, Packages, Sandbox};
+use crate::{HeaderTemplate, Login, LoginVariables, Packages, Sandbox};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    Remote(Remote),
+    Remote(Box<Remote>),
     Launch(Arc<Launch>),
 }
 
@@ -20,6 +20,8 @@ pub enum Origin {
 pub struct Remote {
     pub url: String,
     pub headers: BTreeMap<String, String>,
+    /// Headers with values that each caller supplies.
+    pub caller_headers: BTreeMap<String, HeaderTemplate>,
     /// True: it uses HTTP+SSE of 2024-11-05. False: Streamable HTTP is tried first.
     pub sse: bool,
     /// True: its URL may only lead to addresses of the public internet, because no administrator configured it.
@@ -75,7 +77,7 @@ impl Origin {
     #[must_use]
     pub fn transport(&self) -> &'static str {
         match self {
-            Self::Remote(Remote { sse: true, .. }) => "sse",
+            Self::Remote(remote) if remote.sse => "sse",
             Self::Launch(launch) if launch.reach == Reach::Streams => "stdio",
             Self::Remote(_) | Self::Launch(_) => "http",
         }
@@ -98,6 +100,7 @@ impl Remote {
         Self {
             url,
             headers: BTreeMap::new(),
+            caller_headers: BTreeMap::new(),
             sse: false,
             public_only: false,
             login: Login::default(),
@@ -155,6 +158,7 @@ impl fmt::Debug for Remote {
         f.debug_struct("Remote")
             .field("url", &url_for_display(&self.url))
             .field("headers", &self.headers.keys())
+            .field("caller_headers", &self.caller_headers)
             .field("sse", &self.sse)
             .field("public_only", &self.public_only)
             .field("login", &self.login)
@@ -223,13 +227,11 @@ mod tests {
                 assert!(text.contains("API_KEY") && text.contains("npx"), "{text}");
             }
         }
-        let remote = Origin::Remote(Remote {
-            url: "https://me:hunter2@example.com/mcp?key=hunter2".into(),
+        let remote = Remote {
             headers: secrets("Authorization"),
-            sse: false,
-            public_only: false,
-            login: Login::default(),
-        });
+            ..Remote::new("https://me:hunter2@example.com/mcp?key=hunter2".into())
+        };
+        let remote = Origin::Remote(remote.into());
         let text = format!("{remote:?} {}", remote.target());
         assert!(!text.contains("hunter2"), "{text}");
         assert!(text.contains("Authorization") && text.contains("example.com/mcp"));

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Breaker, EraPolicy, ExposedName, Heartbeat, Hidden, Launch, Login, NativeName, Origin,
-    ProjectId, Reach, RestartPolicy, Sandbox, ServerKey, ServerName, Sharing,
+    Breaker, CallerValues, EraPolicy, ExposedName, HeaderTemplate, Heartbeat, Hidden, Launch,
+    Login, NativeName, Origin, ProjectId, Reach, RestartPolicy, Sandbox, ServerKey, ServerName,
+    Sharing,
 };
 
 const REDACTED: &str = "[secret]";
@@ -62,6 +63,9 @@ pub struct ServerSpec {
     pub sharing: Sharing,
     /// Maximum number of concurrent calls. `None`: see [`ServerSpec::max_concurrency_or_default`].
     pub max_concurrency: Option<NonZeroU32>,
+    /// Maximum number of different values of callers' headers that are served at the same time. `None`:
+    /// [`ServerSpec::DEFAULT_CALLER_VALUES`].
+    pub max_caller_values: Option<NonZeroU32>,
     /// Wall time of a call, including queueing.
     pub call_timeout: Duration,
     /// Wall time from launch to a completed handshake. A launched server that writes to its stderr gets more: see
@@ -135,6 +139,7 @@ pub struct ToolSetting {
 }
 
 impl ServerSpec {
+    pub const DEFAULT_CALLER_VALUES: usize = 16;
     pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(30);
     /// Long, because `uvx` and `npx` may have to install the server first.
     pub const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -165,6 +170,7 @@ impl ServerSpec {
             era: EraPolicy::default(),
             sharing: Sharing::default(),
             max_concurrency: None,
+            max_caller_values: None,
             call_timeout: Self::DEFAULT_CALL_TIMEOUT,
             start_timeout: Self::DEFAULT_START_TIMEOUT,
             tools: ToolChoice::default(),
@@ -241,6 +247,61 @@ impl ServerSpec {
         } else {
             self.redact(value)
         }
+    }
+
+    /// The headers whose values callers supply.
+    fn caller_headers(&self) -> impl Iterator<Item = (&String, &HeaderTemplate)> {
+        let remote = match &self.origin {
+            Origin::Remote(remote) => Some(remote),
+            Origin::Launch(_) => None,
+        };
+        remote.into_iter().flat_map(|remote| &remote.caller_headers)
+    }
+
+    /// Names of the callers' headers that are passed on to it, in lower case.
+    #[must_use]
+    pub fn passed_on(&self) -> BTreeSet<&str> {
+        let templates = self.caller_headers().map(|(_, template)| template);
+        templates.flat_map(HeaderTemplate::names).collect()
+    }
+
+    /// The caller's values that matter to it.
+    #[must_use]
+    pub fn own_values(&self, values: &CallerValues) -> CallerValues {
+        values.of(&self.passed_on())
+    }
+
+    /// Names of the headers without which a caller cannot be served, and which are not among `values`.
+    #[must_use]
+    pub fn missing_headers(&self, values: &CallerValues) -> BTreeSet<&str> {
+        let templates = self.caller_headers().map(|(_, template)| template);
+        let required = templates.flat_map(HeaderTemplate::required);
+        required.filter(|name| values.get(name).is_none()).collect()
+    }
+
+    /// The spec with the header values of one caller. They count as secrets of the spec. A header that cannot be filled
+    /// in is left out.
+    #[must_use]
+    pub fn filled_for(&self, values: &CallerValues) -> Self {
+        let mut spec = self.clone();
+        if let Origin::Remote(remote) = &mut spec.origin {
+            let filled = remote.caller_headers.iter();
+            let filled =
+                filled.filter_map(|(name, template)| Some((name.clone(), template.fill(values)?)));
+            remote.headers.extend(filled);
+            let values = values.iter().map(|(_, value)| value.to_owned());
+            spec.secrets.0.extend(values);
+        }
+        spec
+    }
+
+    /// Maximum number of different values of callers' headers that are served at the same time.
+    #[must_use]
+    pub fn max_caller_values_or_default(&self) -> usize {
+        let set = self.max_caller_values.map(NonZeroU32::get);
+        set.map_or(Self::DEFAULT_CALLER_VALUES, |set| {
+            usize::try_from(set).unwrap_or(usize::MAX)
+        })
     }
 
     /// The program to launch, unless the server is remote.
@@ -330,7 +391,7 @@ impl ServerSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Place, Program, Remote};
+    use crate::{HeaderPart, Place, Program, Remote};
 
     /// A process on this host with these variables.
     fn process(env: &[(&str, &str)]) -> ServerSpec {
@@ -379,6 +440,40 @@ mod tests {
     }
 
     #[test]
+    fn a_callers_values_are_secrets() {
+        let template = |name: &str, default: Option<&str>| {
+            HeaderTemplate(vec![HeaderPart::Caller {
+                name: name.to_owned(),
+                default: default.map(str::to_owned),
+            }])
+        };
+        let mut remote = Remote::new("http://localhost".into());
+        remote.caller_headers = BTreeMap::from([
+            ("Authorization".to_owned(), template("x-upstream", None)),
+            ("X-Zone".to_owned(), template("x-zone", Some("eu"))),
+        ]);
+        let spec = ServerSpec {
+            origin: Origin::Remote(remote.into()),
+            ..process(&[])
+        };
+        let sent = [("x-upstream", "Bearer hunter2"), ("x-other", "a")];
+        let sent = sent.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let values = spec.own_values(&sent.into_iter().collect());
+        assert_eq!(values.iter().count(), 1);
+        assert!(spec.missing_headers(&values).is_empty());
+        let none = CallerValues::default();
+        assert_eq!(spec.missing_headers(&none), BTreeSet::from(["x-upstream"]));
+        let filled = spec.filled_for(&values);
+        let Origin::Remote(remote) = &filled.origin else {
+            panic!("it is still remote");
+        };
+        assert_eq!(remote.headers["Authorization"], "Bearer hunter2");
+        assert_eq!(remote.headers["X-Zone"], "eu");
+        assert_eq!(filled.redact("got Bearer hunter2"), "got [secret]");
+        assert!(!format!("{filled:?}").contains("hunter2"));
+    }
+
+    #[test]
     fn one_call_at_a_time_is_for_registered_servers_with_streams() {
         let mut spec = process(&[]);
         assert_eq!(spec.max_concurrency_or_default(), 64);
@@ -387,13 +482,7 @@ mod tests {
         spec.max_concurrency = NonZeroU32::new(8);
         assert_eq!(spec.max_concurrency_or_default(), 8);
         spec.max_concurrency = None;
-        spec.origin = Origin::Remote(Remote {
-            url: "http://localhost".into(),
-            headers: BTreeMap::new(),
-            sse: false,
-            public_only: false,
-            login: Login::default(),
-        });
+        spec.origin = Origin::Remote(Remote::new("http://localhost".into()).into());
         assert_eq!(spec.max_concurrency_or_default(), 64);
     }
 }

@@ -188,6 +188,8 @@ impl Call<'_> {
         };
         // The project's settings determine which tools are disabled.
         rest.projects.admit(&scope).await?;
+        let scope = rest.gateway.with_values(scope, headers);
+        let scope = scope.map_err(|invalid| Problem::new(400, invalid.to_string()))?;
         let principal = who.id.clone();
         let caller = match capabilities {
             Some(_) => Caller::modern(scope, principal, outbox.clone()),

@@ -509,7 +509,8 @@ pub(super) fn is_literal(value: &Value) -> bool {
         let Some((form, tail)) = form.split_once('}') else {
             return true;
         };
-        let name = form.strip_prefix("env:").or(form.strip_prefix("login:"));
+        let mut prefixes = ["env:", "login:", "header:"].iter();
+        let name = prefixes.find_map(|prefix| form.strip_prefix(prefix));
         if !name
             .unwrap_or(form)
             .bytes()

@@ -25,8 +25,8 @@ use api::Wrong;
 use jsonc_parser::CollectOptions;
 use jsonc_parser::ast::{Object, Value};
 use model::{
-    Declared, Defaults, Launch, Login, Origin, Place, Program, ProjectId, Remote, Secrets,
-    ServerName, ServerSpec, Settings,
+    Declared, Defaults, HeaderTemplate, Launch, Login, Origin, Place, Program, ProjectId, Remote,
+    Secrets, ServerName, ServerSpec, Settings,
 };
 
 use super::interpolate::{Variables, workspace_of};
@@ -275,6 +275,8 @@ struct Entry<'e> {
     unfilled: usize,
     /// Variables that are access tokens, with their places.
     tokens: Vec<(String, Range<usize>)>,
+    /// Headers with values of callers.
+    caller_headers: BTreeMap<String, HeaderTemplate>,
 }
 
 impl<'e> Entry<'e> {
@@ -297,6 +299,7 @@ impl<'e> Entry<'e> {
             unset: BTreeSet::new(),
             unfilled: 0,
             tokens: Vec::new(),
+            caller_headers: BTreeMap::new(),
         }
     }
 
@@ -369,7 +372,7 @@ impl<'e> Entry<'e> {
             let entry = found.value.as_object();
             let text = |key: &str| entry?.get_string(key).map(|text| text.value.to_string());
             let origin = match (text("command"), text("url")) {
-                (None, Some(url)) => Origin::Remote(Remote::new(url)),
+                (None, Some(url)) => Origin::Remote(Remote::new(url).into()),
                 (command, _) => {
                     let program = Program::Command {
                         program: command.unwrap_or_default(),

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
-use model::{Launch, Origin, Place, Program, Remote};
+use model::{HeaderTemplate, Launch, Origin, Place, Program, Remote};
 
-use super::super::interpolate::Unknown;
+use super::super::interpolate::{Unknown, is_header};
 use super::super::keys::ENTRY_KEYS;
 use super::super::problem::{Problem, nearest};
 use super::super::shape::{Found, duplicates, kind, printable, span};
@@ -65,7 +65,7 @@ impl Entry<'_> {
             }
             (Some(_), _, Some(url)) | (None, None, Some(url)) => self
                 .remote(entry, url, named == Some("sse"))
-                .map(Origin::Remote),
+                .map(|remote| Origin::Remote(remote.into())),
             (None, Some(command), Some(_)) => {
                 let what = format!("server `{}` has both a `command` and a `url`", self.server);
                 let help =
@@ -260,12 +260,14 @@ impl Entry<'_> {
 
     fn remote(&mut self, entry: &Object<'_>, prop: &ObjectProp<'_>, sse: bool) -> Option<Remote> {
         let headers = self.texts(entry, "headers");
-        self.check_headers(entry, &headers);
+        let caller_headers = std::mem::take(&mut self.caller_headers);
+        self.check_headers(entry, &headers, &caller_headers);
         let text = self.string(prop, r#"write "url": "https://…""#)?;
         let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
         let remote = |url: &str| {
             Some(Remote {
                 headers,
+                caller_headers,
                 sse,
                 ..Remote::new(url.to_owned())
             })
@@ -301,14 +303,19 @@ impl Entry<'_> {
         None
     }
 
-    fn check_headers(&mut self, entry: &Object<'_>, headers: &BTreeMap<String, String>) {
+    fn check_headers(
+        &mut self,
+        entry: &Object<'_>,
+        headers: &BTreeMap<String, String>,
+        caller_headers: &BTreeMap<String, HeaderTemplate>,
+    ) {
         let Some(object) = entry.get_object("headers") else {
             return;
         };
         for prop in &object.properties {
             let name = prop.name.as_str();
-            let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-            if name.is_empty() || !name.bytes().all(token) {
+            let source = caller_headers.get(name).map(HeaderTemplate::source);
+            if !is_header(name) {
                 let what = format!(
                     "header name `{}` of server `{}` is not allowed in HTTP",
                     printable(name),
@@ -316,9 +323,8 @@ impl Entry<'_> {
                 );
                 let help = "use letters, digits and `-`";
                 self.wrong(span(&prop.name), what, help);
-            } else if headers
-                .get(name)
-                .is_some_and(|v| v.chars().any(char::is_control))
+            } else if let Some(value) = headers.get(name).or(source.as_ref())
+                && value.chars().any(char::is_control)
             {
                 let what = format!(
                     "header `{name}` of server `{}` contains a control character",

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
-use model::NativeName;
+use model::{CallerValues, HeaderTemplate, NativeName};
 
 use super::super::interpolate::{self, Unknown};
 use super::super::members::{TIME_RANGE_MS, TIME_RULE};
@@ -53,6 +53,17 @@ impl Entry<'_> {
                 {
                     self.tokens.push((name.to_owned(), span(&prop.value)));
                     Some(text.value.to_string())
+                }
+                Value::StringLit(text) if key == "headers" && text.value.contains("${header:") => {
+                    let template = self.template(&text.value, span(&prop.value));
+                    match template {
+                        Some(template) if template.names().next().is_some() => {
+                            self.caller_headers.insert(name.to_owned(), template);
+                            None
+                        }
+                        // It is a literal text, such as `$${header:X}`.
+                        plain => plain.and_then(|plain| plain.fill(&CallerValues::default())),
+                    }
                 }
                 Value::StringLit(text) => {
                     self.fill(&text.value, span(&prop.value), Unknown::Refuse)
@@ -180,16 +191,32 @@ impl Entry<'_> {
             Ok(text) => Some(text),
             Err(_) if !self.active => Some(text.to_owned()),
             Err(errors) => {
-                for error in errors {
-                    if let interpolate::Error::Unset(name) = &error {
-                        self.unset.insert(name.clone());
-                    }
-                    let problem = self.unfilled_text(&error, at.clone());
-                    self.unfilled += 1;
-                    self.report(problem);
-                }
+                self.report_unfilled(&errors, &at);
                 None
             }
+        }
+    }
+
+    /// A header value with values of callers.
+    fn template(&mut self, text: &str, at: Range<usize>) -> Option<HeaderTemplate> {
+        let template = self.variables.template(text);
+        let errors = match template {
+            Ok(template) => return Some(template),
+            Err(_) if !self.active => return None,
+            Err(errors) => errors,
+        };
+        self.report_unfilled(&errors, &at);
+        None
+    }
+
+    fn report_unfilled(&mut self, errors: &[interpolate::Error], at: &Range<usize>) {
+        for error in errors {
+            if let interpolate::Error::Unset(name) = error {
+                self.unset.insert(name.clone());
+            }
+            let problem = self.unfilled_text(error, at.clone());
+            self.unfilled += usize::from(!error.is_of_callers());
+            self.report(problem);
         }
     }
 

@@ -379,3 +379,70 @@ fn servers_in_a_list() {
     );
     assert_eq!(servers, json!({"a": {"command": "c"}}));
 }
+
+#[test]
+fn headers_of_callers() {
+    let config = load(
+        r#"{"mcpServers": {"a": {"url": "https://h/mcp", "headers": {
+          "X-Tenant": "${header:X-Tenant}", "Authorization": "Bearer ${header:X-Key:-none}",
+          "X-Both": "${TOKEN}/${header:X-Tenant}", "X-Plain": "$${header:X}"
+        }}}}"#,
+    );
+    let spec = &config.servers[0];
+    let Origin::Remote(remote) = &spec.origin else {
+        panic!("{spec:?}");
+    };
+    let templates = remote.caller_headers.iter();
+    let templates: Vec<_> = templates
+        .map(|(name, template)| (name.as_str(), template.source()))
+        .collect();
+    assert_eq!(
+        templates,
+        [
+            ("Authorization", "Bearer ${header:x-key:-none}".to_owned()),
+            ("X-Both", "hunter2/${header:x-tenant}".to_owned()),
+            ("X-Tenant", "${header:x-tenant}".to_owned()),
+        ]
+    );
+    assert_eq!(remote.headers["X-Plain"], "${header:X}");
+    assert_eq!(remote.headers.len(), 1);
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn headers_that_are_never_passed_on_block_the_entry() {
+    for name in [
+        "Authorization",
+        "authorization",
+        "Cookie",
+        "Host",
+        "Connection",
+        "Proxy-Authorization",
+        "Mcp-Session-Id",
+        "Content-Length",
+    ] {
+        let entry =
+            format!(r#"{{"url": "http://h/", "headers": {{"X": "a ${{header:{name}}}"}}}}"#);
+        let config = beside(&entry);
+        let why = find(&config, "bad").unusable.as_deref().unwrap();
+        let part = format!("`${{header:{name}}}` is not allowed");
+        assert!(why.contains(&part), "{why}");
+        assert_eq!(find(&config, "a").unusable, None);
+    }
+}
+
+#[test]
+fn a_launched_server_gets_no_headers() {
+    for entry in [
+        r#"{"command": "c", "env": {"T": "${header:X-Tenant}"}}"#,
+        r#"{"command": "c", "args": ["${header:X-Tenant}"]}"#,
+        r#"{"url": "https://h/${header:X-Tenant}"}"#,
+    ] {
+        let config = beside(entry);
+        let why = find(&config, "bad").unusable.as_deref().unwrap();
+        assert!(
+            why.contains("can only be in `headers`, next to a `url`"),
+            "{why}"
+        );
+    }
+}

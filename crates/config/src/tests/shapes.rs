@@ -204,11 +204,12 @@ fn our_own_options() {
         r#"{"mcpServers": {"a": {"command": "a", "disabledTools": ["x"], "toolwharf": {
           "maxConcurrency": 8, "sharing": "session", "era": "legacy", "callTimeoutMs": 500,
           "startTimeoutMs": 90000, "projects": ["p", "q"], "disabledTools": ["y"],
-          "breakerFailures": 5, "breakerCooldownMs": 2000
+          "breakerFailures": 5, "breakerCooldownMs": 2000, "maxCallerValues": 4
         }}}}"#,
     );
     let spec = &config.servers[0];
     assert_eq!(spec.max_concurrency_or_default(), 8);
+    assert_eq!(spec.max_caller_values_or_default(), 4);
     assert_eq!(
         (spec.sharing, spec.era),
         (Sharing::Session, EraPolicy::Legacy)

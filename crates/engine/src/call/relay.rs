@@ -6,7 +6,7 @@ mod response;
 mod routed;
 mod sign_in;
 
-use std::{borrow::Cow, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use mcp::{
     Era, Frame, Kind, RpcError, bridge,
@@ -231,7 +231,7 @@ async fn carry(
     steps: Option<&Steps>,
 ) -> (Answer, End) {
     let server = &target.server;
-    server.stats.calls.fetch_add(1, Ordering::Relaxed);
+    server.count(|stats| &stats.calls);
     let relay = Relay::new(shared, caller, frame, target, steps);
     let mut outcome = relay.run(&mut opening).await;
     if let Err(failure) = outcome {
@@ -268,7 +268,7 @@ async fn carry(
         }
     };
     if answer.code.is_some() {
-        server.stats.errors.fetch_add(1, Ordering::Relaxed);
+        server.count(|stats| &stats.errors);
     }
     (answer, end)
 }
@@ -435,7 +435,7 @@ impl Relay<'_> {
     /// Counts and logs a request that is not sent to the server.
     fn refused(&self, why: &Unavailable) -> RpcError {
         let server = &self.target.server;
-        server.stats.refused.fetch_add(1, Ordering::Relaxed);
+        server.count(|stats| &stats.refused);
         if let Some(times) = server.repeats.count(why.cause()) {
             tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {why}{times}");
         }

@@ -60,6 +60,7 @@ pub(crate) async fn answer(
     let task = shared
         .tasks
         .find(&Owner::of(caller), &id)
+        .filter(|task| is_of(caller, task))
         .ok_or_else(unknown)?;
     if let Some(kept) = &task.kept {
         return of_kept(frame, &task, kept);
@@ -67,7 +68,7 @@ pub(crate) async fn answer(
     let server = view
         .servers
         .iter()
-        .find(|server| *server.key() == task.server)
+        .find(|server| *server.id() == task.server)
         .ok_or_else(unknown)?;
     if task.era != caller.era {
         let bridged = bridged::Bridged {
@@ -99,6 +100,12 @@ pub(crate) async fn answer(
     Ok(Answer::ok(splice.apply(&text)))
 }
 
+/// Returns whether the task was created with the caller's header values.
+fn is_of(caller: &Caller, task: &Task) -> bool {
+    let mut values = task.server.values.iter();
+    values.all(|(name, value)| caller.scope.values.get(name) == Some(value))
+}
+
 /// Answers a request about a task whose result this gateway keeps.
 fn of_kept(frame: &Frame, task: &Task, kept: &Kept) -> Result<Answer, RpcError> {
     Ok(match frame.method() {
@@ -122,14 +129,16 @@ async fn list(
     use futures_util::StreamExt as _;
     check_cursor(frame)?;
     let owner = Owner::of(caller);
-    let described = shared.tasks.of(&owner).into_iter().map(|task| async move {
+    let own = shared.tasks.of(&owner).into_iter();
+    let own = own.filter(|task| is_of(caller, task));
+    let described = own.map(|task| async move {
         if let Some(kept) = &task.kept {
             return Some(format!("{{{}}}", kept.task));
         }
         let server = view
             .servers
             .iter()
-            .find(|server| *server.key() == task.server)?;
+            .find(|server| *server.id() == task.server)?;
         let bridged = bridged::Bridged {
             shared,
             caller,

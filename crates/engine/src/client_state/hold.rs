@@ -8,12 +8,12 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use mcp::client::Call;
-use model::ServerKey;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::server::{
     Server,
+    callers::ServerId,
     connection::Connection,
     place::{HOLD_PREFIX, Place},
     questions::Asks,
@@ -35,7 +35,7 @@ pub(crate) struct Held {
 #[derive(PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) principal: Arc<str>,
-    pub(crate) server: ServerKey,
+    pub(crate) server: ServerId,
     pub(crate) method: String,
     /// The tool, prompt or URI, as the server knows it.
     pub(crate) target: String,

@@ -16,9 +16,9 @@ use mcp::{
     protocol::{meta, method},
     server::Session,
 };
-use model::{ServerKey, fair_share};
+use model::fair_share;
 
-use crate::{catalog::ListKind, scope::Scope};
+use crate::{catalog::ListKind, scope::Scope, server::callers::ServerId};
 use parking_lot::{Mutex, RwLock};
 
 /// The lists whose changes a listener wants to receive.
@@ -63,7 +63,7 @@ pub struct Listener {
 /// A resource that clients watch, in one conversation with its server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
-    pub server: ServerKey,
+    pub server: ServerId,
     pub native: String,
     /// True if the resource is watched in the legacy conversation with a server that is connected in the modern era.
     /// Each conversation has its own notifications.
@@ -193,13 +193,13 @@ impl Hub {
         }
     }
 
-    /// Returns whether a client of the principal has a stream open: a session's, or `subscriptions/listen`.
+    /// Returns whether a client that `wanted` selects has a stream open: a session's, or `subscriptions/listen`.
     #[must_use]
-    pub fn has_open_stream(&self, principal: &str) -> bool {
+    pub fn has_open_stream(&self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let listeners = self.listeners.read();
         let is_open = |listener: &Arc<Listener>| {
             let session = listener.session.as_ref();
-            *listener.principal == *principal && session.is_none_or(|session| session.is_in_use())
+            wanted(listener) && session.is_none_or(|session| session.is_in_use())
         };
         listeners.values().any(is_open)
     }

@@ -18,7 +18,6 @@ use mcp::{
     server::Session,
 };
 use memchr::memmem::Finder;
-use model::ServerKey;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -26,6 +25,7 @@ use crate::{
     exchange::{Answer, Caller, Owner},
     server::{
         Server,
+        callers::ServerId,
         connection::Connection,
         place::{Place, TASK_PREFIX},
         questions::Ask,
@@ -48,7 +48,7 @@ pub(crate) struct Task {
     pub(crate) id: Arc<str>,
     /// The id that the server knows.
     pub(crate) native: Arc<str>,
-    pub(crate) server: ServerKey,
+    pub(crate) server: ServerId,
     /// The era in which the server knows it.
     pub(crate) era: Era,
     /// The result, if the server returned it immediately.
@@ -129,7 +129,7 @@ impl Tasks {
         let mut inner = self.inner.lock();
         let known = inner.tasks.get(&(owner.clone(), native.into()));
         let id: Arc<str> = match known {
-            Some(known) if known.server == *server.key() && *known.native == *native => {
+            Some(known) if known.server == *server.id() && *known.native == *native => {
                 return known.id.clone();
             }
             None if owner != Owner::Bearer && !may_arrive_elsewhere => native.into(),
@@ -140,7 +140,7 @@ impl Tasks {
         inner.insert(Task {
             id: id.clone(),
             native: native.into(),
-            server: server.key().clone(),
+            server: server.id().clone(),
             era,
             kept: None,
             questions: Mutex::new(Questions::None),
@@ -182,7 +182,7 @@ impl Tasks {
         inner.insert(Task {
             id: id.clone(),
             native: id.clone(),
-            server: server.key().clone(),
+            server: server.id().clone(),
             era: Era::Modern,
             kept: Some(Kept {
                 task: task.clone(),
@@ -215,7 +215,7 @@ impl Tasks {
     }
 
     /// The task that a server calls `native`, and the session to notify.
-    fn to_tell(&self, server: &ServerKey, native: &str) -> Option<(Arc<Task>, Arc<Session>)> {
+    fn to_tell(&self, server: &ServerId, native: &str) -> Option<(Arc<Task>, Arc<Session>)> {
         let inner = self.inner.lock();
         let mut all = inner.tasks.values();
         let task = all.find(|task| *task.native == *native && task.server == *server)?;
@@ -257,7 +257,7 @@ impl Tasks {
     }
 
     /// Passes a notification about a task to the task's owner only.
-    pub(crate) fn tell(&self, server: &ServerKey, frame: &Frame) {
+    pub(crate) fn tell(&self, server: &ServerId, frame: &Frame) {
         let id = frame.object().and_then(|params| params.string("taskId"));
         let Some((task, session)) = id.and_then(|id| self.to_tell(server, &id)) else {
             return;

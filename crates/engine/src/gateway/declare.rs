@@ -56,9 +56,11 @@ impl Gateway {
             up.push(spec);
             self.reconfigure_with(up.clone(), None, &mut remembered);
             let servers = self.servers();
-            // A server that its own entry blocks is reported like any other missing server.
-            let starts =
-                |server: &&Arc<Server>| server.spec.enabled && server.spec.unusable.is_none();
+            // A server that its own entry blocks is reported like any other missing server. One that needs header
+            // values starts with its callers.
+            let starts = |server: &&Arc<Server>| {
+                server.spec.enabled && server.spec.unusable.is_none() && server.unmet().is_none()
+            };
             let Some(server) = servers.last().filter(starts) else {
                 continue;
             };
@@ -241,7 +243,10 @@ impl Gateway {
         let Some(server) = fleet.get(server) else {
             return false;
         };
-        let approved = server.pinned.approve(tools);
+        let approved = server.with_callers().fold(false, |any, server| {
+            let approved = server.pinned.approve(tools);
+            any || approved
+        });
         if approved {
             self.shared.publish_of(server, &[ListKind::Tools]);
         }

@@ -55,7 +55,7 @@ impl View {
 impl Server {
     /// If it is unknown whether the server works, tries to start it and waits for the result.
     async fn attempted(self: &Arc<Self>) {
-        if !self.is_idle() || !self.is_doubtful() {
+        if !self.is_idle() || !self.is_doubtful() || self.unmet().is_some() {
             return self.first_settled().await;
         }
         let mut state = self.subscribe();

@@ -41,7 +41,7 @@ impl Gateway {
             listener.ok_or_else(|| RpcError::internal("the session has no event stream"))?;
         let server = target.server.clone();
         let resource = |in_second| Resource {
-            server: server.key().clone(),
+            server: server.id().clone(),
             native: native.clone(),
             in_second,
         };
@@ -130,12 +130,11 @@ impl Gateway {
 
     /// Removes all subscriptions of a listener.
     pub(crate) async fn forget(&self, listener: &Listener) {
-        let fleet = self.shared.fleet();
         for resource in Hub::watched_by(listener) {
             if self.shared.hub.unwatch(listener, &resource)
-                && let Some(server) = fleet.get(&resource.server)
+                && let Some(server) = self.shared.server(&resource.server)
             {
-                self.unwatch_upstream(server, &resource).await;
+                self.unwatch_upstream(&server, &resource).await;
             }
         }
     }
@@ -233,7 +232,7 @@ impl Gateway {
         let most = self.shared.limits().max_subscriptions;
         let hub = &self.shared.hub;
         let resource = Resource {
-            server: server.key().clone(),
+            server: server.id().clone(),
             native: native.clone(),
             in_second: false,
         };

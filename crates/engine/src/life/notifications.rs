@@ -131,6 +131,9 @@ impl Server {
 
     /// Saves the catalog for the next start, without tools whose definitions cannot be saved.
     fn keep(&self, shared: &Arc<Shared>) {
+        if self.is_for_callers() {
+            return;
+        }
         let mut catalog = self.catalog();
         let is_unkept =
             |item: &Item| matches!(self.keeps_back(&item.native), Some(KeptBack::Unkept(_)));
@@ -179,7 +182,7 @@ impl Server {
                 }
             }
         }
-        if shared.memory.pins(self.key(), seen) {
+        if !self.is_for_callers() && shared.memory.pins(self.key(), seen) {
             self.write_down(shared);
         }
     }
@@ -304,7 +307,7 @@ impl Server {
             method::RESOURCE_UPDATED => {
                 if let Some(native) = frame.object().and_then(|params| params.string("uri")) {
                     let resource = Resource {
-                        server: self.key().clone(),
+                        server: self.id().clone(),
                         native: native.into_owned(),
                         in_second: self.is_second(connection),
                     };
@@ -312,7 +315,7 @@ impl Server {
                 }
             }
             // A task concerns only its owner.
-            mcp::tasks::STATUS => shared.tasks.tell(self.key(), frame),
+            mcp::tasks::STATUS => shared.tasks.tell(self.id(), frame),
             mcp::tasks::STATUS_MODERN => {}
             method::MESSAGE => shared
                 .hub

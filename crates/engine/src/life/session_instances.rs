@@ -120,7 +120,11 @@ async fn started(
         return Err(down(HAS_VOLUMES.into(), false));
     }
     let limit = shared.limits().max_session_instances;
-    let is_listening = |principal: &str| shared.hub.has_open_stream(principal);
+    let is_listening = |principal: &str| {
+        shared
+            .hub
+            .has_open_stream(|listener| *listener.principal == *principal)
+    };
     let owner = session.map(|(session, _)| session);
     let slot = (server.instances).slot(holder, owner, limit, is_listening);
     let Some((slot, evicted)) = slot else {
@@ -138,7 +142,7 @@ async fn started(
         let launched = Launched::under(server.fence.lock().clone());
         // Containers and pods are named after their sandbox. With the same name, they would stop each other.
         let mine = sandbox.map(|_| launch::apart(&server.spec));
-        let spec = mine.as_ref().unwrap_or(&server.spec);
+        let spec = mine.as_ref().unwrap_or(server.filled_spec());
         let connecting = (shared.connect).connect(spec, whose, capabilities, &launched);
         let (mut connection, mut ambient) = connecting.await?;
         if matches!(session, Some((_, Era::Legacy))) {

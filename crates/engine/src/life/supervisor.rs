@@ -382,14 +382,14 @@ impl Server {
         shared: &Shared,
         launched: &Launched,
     ) -> Result<(Arc<Connection>, Ambient), StartError> {
-        if let Some(why) = &self.spec.unusable {
-            return Err(StartError::hindered(why.as_str(), Hindrance::Description));
+        let unusable = self.spec.unusable.as_deref();
+        if let Some(why) = unusable.map(Arc::from).or(self.needs.clone()) {
+            return Err(StartError::hindered(why, Hindrance::Description));
         }
-        self.stats.starts.fetch_add(1, Ordering::Relaxed);
+        self.count(|stats| &stats.starts);
         let capabilities = shared.shared_capabilities();
-        let connecting = shared
-            .connect
-            .connect(&self.spec, None, &capabilities, launched);
+        let spec = self.filled_spec();
+        let connecting = shared.connect.connect(spec, None, &capabilities, launched);
         let connected = connecting.await;
         let mut kept = self.stderr_of_failure.lock();
         let (connection, ambient) = match connected {
@@ -460,6 +460,8 @@ impl Server {
         let grace = shared.stop_grace.min(shared.time_left(&self.spec));
         let last = self.state.send_replace(State::Stopped);
         self.settle();
+        let of_callers = self.callers.take();
+        futures_util::future::join_all(of_callers.iter().map(|own| own.stopped())).await;
         self.instances.close_all(grace).await;
         if let State::Ready(connection) = last {
             connection.close(grace).await;
@@ -710,6 +712,9 @@ impl Driver<'_> {
             }
             _ if note.is_warning() => tracing::warn!(%server, "{note}"),
             _ => tracing::info!(%server, "{note}"),
+        }
+        if self.server.is_for_callers() {
+            return;
         }
         self.shared.event_log.write(Write::Event {
             project: self.server.spec.owner.clone(),

@@ -315,7 +315,14 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         }
     };
     match &spec.origin {
-        Origin::Remote(remote) => named("headers", &remote.headers),
+        Origin::Remote(remote) => {
+            named("headers", &remote.headers);
+            if !remote.caller_headers.is_empty() {
+                let sources = remote.caller_headers.iter();
+                let sources = sources.map(|(name, template)| (name.clone(), template.source()));
+                named("caller headers", &sources.collect());
+            }
+        }
         Origin::Launch(launch) => named("env", &launch.env),
     }
     // The word `hosted` was in use when the first pins were stored. It stays, so that their digests remain valid.
@@ -422,13 +429,11 @@ mod tests {
             (true, "292c87837f1aef3ee17168f1e0b8f322"),
         ] {
             let remote = Remote {
-                url: "https://example.com/mcp?key=filled-in".to_owned(),
                 headers: headers(),
                 sse,
-                public_only: false,
-                login: model::Login::default(),
+                ..Remote::new("https://example.com/mcp?key=filled-in".to_owned())
             };
-            check(Origin::Remote(remote), expected);
+            check(Origin::Remote(remote.into()), expected);
         }
     }
 

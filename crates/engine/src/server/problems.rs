@@ -16,6 +16,7 @@ impl Server {
     pub fn absence(&self) -> Option<Arc<str>> {
         match self.state() {
             State::Ready(_) => None,
+            State::Idle if self.unmet().is_some() => self.unmet(),
             State::Idle if self.is_doubtful() => Some("it has not been started".into()),
             State::Starting if self.catalog().info.is_none() => Some("it is still starting".into()),
             // A call starts the server, or waits for its start.
@@ -33,7 +34,7 @@ impl Server {
     /// Returns whether lists are incomplete because it has not been connected yet.
     pub(crate) fn is_missing(&self) -> bool {
         let is_awaited = matches!(self.state(), State::Starting | State::Down { .. });
-        is_awaited && self.catalog().info.is_none()
+        (is_awaited || self.unmet().is_some()) && self.catalog().info.is_none()
     }
 
     /// Returns whether its tools are unknown until a user signs in.

@@ -172,6 +172,10 @@ impl Queue {
         }
     }
 
+    pub(crate) fn max_waiting(&self) -> usize {
+        self.max_waiting
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.places.line.lock().in_flight
     }

@@ -5,7 +5,7 @@
 //! servers.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -38,6 +38,7 @@ pub struct Fleet {
     servers: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>>,
     pub projects: BTreeMap<ProjectId, Arc<Project>>,
     pub(crate) progress: Progress,
+    passed_on: Arc<BTreeSet<String>>,
 }
 
 impl Fleet {
@@ -91,7 +92,25 @@ impl Fleet {
         for servers in self.servers.values_mut() {
             servers.sort_by_key(|server| server.spec.declared);
         }
+        let passed_on = self.all().flat_map(|server| server.spec.passed_on());
+        self.passed_on = Arc::new(passed_on.map(str::to_owned).collect());
         gone
+    }
+
+    /// Names of the callers' headers that any server gets, in lower case.
+    #[must_use]
+    pub fn passed_on(&self) -> &Arc<BTreeSet<String>> {
+        &self.passed_on
+    }
+
+    /// Names of the callers' headers that servers of the scope get.
+    pub(crate) fn passed_on_in(&self, scope: &Scope) -> BTreeSet<String> {
+        if self.passed_on.is_empty() {
+            return BTreeSet::new();
+        }
+        let seen = self.seen(scope).unwrap_or_default();
+        let names = seen.iter().flat_map(|server| server.spec.passed_on());
+        names.map(str::to_owned).collect()
     }
 
     /// The server with this key. If there are two, the one that hides the other.
@@ -146,6 +165,11 @@ impl Fleet {
 
     /// Returns whether a caller of this scope sees the server, whether or not it is enabled.
     pub(crate) fn sees(&self, scope: &Scope, server: &Server) -> bool {
+        self.includes(scope, server) && server.serves(&scope.values)
+    }
+
+    /// Like [`Fleet::sees`], for callers with any header values.
+    pub(crate) fn includes(&self, scope: &Scope, server: &Server) -> bool {
         if scope
             .server
             .as_ref()
@@ -177,7 +201,7 @@ impl Fleet {
         }
     }
 
-    /// The enabled servers of a scope, in order. `None` if the project or server does not exist.
+    /// The enabled servers of a scope as they are declared, in order. `None` if the project or server does not exist.
     pub(crate) fn seen(&self, scope: &Scope) -> Option<Vec<Arc<Server>>> {
         if let Some(project) = &scope.project
             && !self.has_project(project)
@@ -185,7 +209,7 @@ impl Fleet {
             return None;
         }
         let is_seen = |server: &&Arc<Server>| {
-            server.spec.enabled && self.sees(scope, server) && !self.is_hidden(scope, server)
+            server.spec.enabled && self.includes(scope, server) && !self.is_hidden(scope, server)
         };
         let seen: Vec<Arc<Server>> = match &scope.project {
             None => self.all().filter(is_seen).cloned().collect(),

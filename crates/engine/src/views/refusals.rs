@@ -41,8 +41,14 @@ pub(crate) fn kept_back(
 ) -> RpcError {
     let shown = |text: &str| -> String { text.chars().take(SHOWN_CHARS).collect() };
     let (label, _) = server.label(scope);
+    let is_for_callers = server.is_for_callers();
     let server = server.key();
     let text = match why {
+        KeptBack::Changed if is_for_callers => format!(
+            "server `{label}` has changed its definition since it was first seen with the header values of this caller; \
+             an administrator can accept the current definitions: `toolwharf restart {}`",
+            server.name
+        ),
         KeptBack::Changed => {
             let (who, option) = match &server.owner {
                 Some(project) => (

@@ -7,6 +7,7 @@
 
 mod support;
 
+mod callers;
 mod calls;
 mod demand;
 mod elsewhere;

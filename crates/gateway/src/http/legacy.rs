@@ -42,7 +42,7 @@ impl HttpGateway {
         };
         let id = id.to_str().unwrap_or_default();
         let session = match self.sessions.find_any(id, &principal.id) {
-            None => Box::pin(self.take_up(id, principal)).await?,
+            None => Box::pin(self.take_up(id, principal, headers)).await?,
             known => known,
         };
         // If the request names no scope, the scope of the session applies.
@@ -63,6 +63,7 @@ impl HttpGateway {
         &self,
         id: &str,
         principal: &Arc<Principal>,
+        headers: &HeaderMap,
     ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
         if self.sessions.knows(id) {
             // The session has ended, or another request has just resumed it.
@@ -87,7 +88,7 @@ impl HttpGateway {
             let outbox = session.outbox();
             outbox.push(Weight::Signal, changed.text().clone());
         }
-        let added = self.add(&session, scope, false);
+        let added = self.add(&session, self.with_values(scope, headers)?, false);
         // Another request may have resumed the session first.
         match self.sessions.find_any(id, &principal.id) {
             Some(known) => {

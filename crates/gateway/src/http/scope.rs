@@ -37,15 +37,17 @@ impl HttpGateway {
         }
     }
 
-    /// The scope of one request, which may name a project in its `_meta` (G08).
+    /// The scope of one request, which may name a project in its `_meta` (G08), with the values of the headers that are
+    /// passed on to servers.
     pub(crate) async fn rescoped(
         &self,
         principal: &Principal,
         scope: Scope,
         frame: &Frame,
+        headers: &HeaderMap,
     ) -> Result<Scope, Refusal> {
         let Some(named) = named_project(frame)? else {
-            return Ok(scope);
+            return self.with_values(scope, headers);
         };
         if scope.project.as_ref().is_some_and(|other| *other != named) {
             let what = "the project in the request's `_meta` differs from that of its path, header, key or session";
@@ -55,9 +57,15 @@ impl HttpGateway {
         let scope = Scope { project, ..scope };
         let scope = Box::pin(self.admit(principal, scope)).await?;
         match self.gateway.view(&scope) {
-            Some(_) => Ok(scope),
+            Some(_) => self.with_values(scope, headers),
             None => Err(no_scope(&scope)),
         }
+    }
+
+    /// The scope, with the values of the headers that are passed on to its servers.
+    pub(crate) fn with_values(&self, scope: Scope, headers: &HeaderMap) -> Result<Scope, Refusal> {
+        let scope = self.gateway.with_values(scope, headers);
+        scope.map_err(|invalid| refusal(StatusCode::BAD_REQUEST, &invalid.to_string()))
     }
 }
 

@@ -16,9 +16,7 @@ use engine::{
     server::{Server, State},
 };
 use lifecycle::Phase;
-use model::{
-    Launch, NativeName, Network, Origin, Program, Reach, Remote, Sandbox, ServerSpec, ToolChoice,
-};
+use model::{Launch, NativeName, Network, Origin, Program, Reach, Sandbox, ServerSpec, ToolChoice};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -138,7 +136,10 @@ fn declared(spec: &ServerSpec) -> api::Server {
     };
     chosen(&mut told, &spec.tools);
     match &spec.origin {
-        Origin::Remote(Remote { headers, .. }) => told.headers = headers.keys().cloned().collect(),
+        Origin::Remote(remote) => {
+            let names = remote.headers.keys().chain(remote.caller_headers.keys());
+            told.headers = names.cloned().collect();
+        }
         Origin::Launch(launch) => launched(&mut told, launch),
     }
     told

@@ -190,7 +190,7 @@ impl Relay<'_> {
     fn origin(&self) -> Origin {
         Origin {
             principal: self.caller.principal.clone(),
-            server: self.target.server.key().clone(),
+            server: self.target.server.id().clone(),
             method: self.frame.method().to_owned(),
             target: self.target.name.clone().unwrap_or_default(),
         }

@@ -34,7 +34,7 @@ pub(crate) struct Client(Arc<Inner>);
 
 struct Inner {
     gateway: Gateway,
-    scope: Scope,
+    scope: Mutex<Scope>,
     /// The session of a legacy client; `None` for a modern one.
     session: Option<Arc<Session>>,
     capabilities: Value,
@@ -139,6 +139,20 @@ pub(crate) fn answer(method: &str) -> Value {
     }
 }
 
+/// The scope of a request with these headers.
+pub(crate) fn with_headers(
+    gateway: &Gateway,
+    scope: Scope,
+    headers: &[(&'static str, &str)],
+) -> Scope {
+    let mut map = http::HeaderMap::new();
+    for (name, value) in headers {
+        map.insert(*name, value.parse().expect("a value"));
+    }
+    let scope = gateway.with_values(scope, &map);
+    scope.expect("the values are valid")
+}
+
 fn frame(value: &Value) -> Frame {
     Frame::parse(Bytes::from(value.to_string()), 64).expect("a frame")
 }
@@ -167,7 +181,7 @@ impl Client {
             });
             Inner {
                 gateway: gateway.clone(),
-                scope,
+                scope: Mutex::new(scope.clone()),
                 session,
                 capabilities,
                 next_id: AtomicU64::new(1),
@@ -181,7 +195,7 @@ impl Client {
         let client = Self(client);
         let this = &client.0;
         if let Some(session) = &this.session {
-            *this.registration.lock().unwrap() = Some(gateway.attach(this.scope.clone(), session));
+            *this.registration.lock().unwrap() = Some(gateway.attach(scope.clone(), session));
             let params = json!({
                 "protocolVersion": "2025-11-25",
                 "capabilities": this.capabilities,
@@ -190,7 +204,7 @@ impl Client {
             let hello =
                 json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
             let face = ClientInfo::from_initialize(&frame(&hello)).expect("a face");
-            let result = gateway.initialize(&this.scope, &face).await;
+            let result = gateway.initialize(&scope, &face).await;
             result.expect("there is such a scope");
             session.introduce(face);
         }
@@ -203,6 +217,14 @@ impl Client {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         self.0.session.as_ref().expect("it has a session")
+    }
+
+    /// Sends these headers with all further requests.
+    pub(crate) fn sends(&self, headers: &[(&'static str, &str)]) -> &Self {
+        let mut scope = self.0.scope.lock().unwrap();
+        *scope = with_headers(&self.0.gateway, scope.clone(), headers);
+        drop(scope);
+        self
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
@@ -258,7 +280,7 @@ impl Client {
             } else {
                 Era::Legacy
             },
-            scope: this.scope.clone(),
+            scope: this.scope.lock().unwrap().clone(),
             session: this.session.clone(),
             outbox,
             principal: "tester".into(),

@@ -40,7 +40,8 @@ pub(crate) struct Scene {
     connector: Connector,
     identity: Identity,
     stop_grace: Duration,
-    servers: Mutex<HashMap<ServerKey, Scripted>>,
+    /// By server, and by the value of the header `X-Tenant`.
+    servers: Mutex<HashMap<(ServerKey, Option<String>), Scripted>>,
     running: TaskTracker,
 }
 
@@ -57,8 +58,14 @@ impl Scene {
 
     /// Returns the scripted server with this key, which replaces the real one.
     pub(crate) fn server(&self, key: &ServerKey) -> Scripted {
+        self.server_for(key, None)
+    }
+
+    /// Like [`Scene::server`], for requests with this value of the header `X-Tenant`.
+    pub(crate) fn server_for(&self, key: &ServerKey, tenant: Option<&str>) -> Scripted {
         let mut servers = self.servers.lock().unwrap();
-        let server = servers.entry(key.clone()).or_insert_with(Scripted::new);
+        let key = (key.clone(), tenant.map(str::to_owned));
+        let server = servers.entry(key).or_insert_with(Scripted::new);
         server.clone()
     }
 
@@ -68,7 +75,11 @@ impl Scene {
         capabilities: &str,
         launched: &Launched,
     ) -> Result<(Connection, Ambient), StartError> {
-        let server = self.server(&spec.key());
+        let tenant = match &spec.origin {
+            Origin::Remote(remote) => remote.headers.get("X-Tenant"),
+            Origin::Launch(_) => None,
+        };
+        let server = self.server_for(&spec.key(), tenant.map(String::as_str));
         let refuses = server.attempted();
         if let Some(why) = &spec.unusable {
             return Err(StartError::new(why.as_str()));

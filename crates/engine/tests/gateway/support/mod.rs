@@ -46,7 +46,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use self::{
-    client::Client,
+    client::{Client, with_headers},
     connect::{Nothing, Scene},
     server::{Script, Scripted},
 };
@@ -192,6 +192,13 @@ impl World {
         self.scene.server(&ServerKey { owner, name })
     }
 
+    /// The scripted server with this name for requests with this value of the header `X-Tenant`.
+    pub(crate) fn scripted_for(&self, name: &str, tenant: &str) -> Scripted {
+        let (owner, name) = (None, server_name(name));
+        let key = ServerKey { owner, name };
+        self.scene.server_for(&key, Some(tenant))
+    }
+
     /// The scripted server that a project owns.
     pub(crate) fn owned(&self, project: &str, name: &str) -> Scripted {
         let (owner, name) = (Some(project_id(project)), server_name(name));
@@ -257,6 +264,13 @@ impl World {
             server: Some(server_name(server)),
             ..Scope::default()
         };
+        self.client_of(era, scope).await
+    }
+
+    /// A client of this value of the header `X-Tenant`.
+    pub(crate) async fn client_for(&self, era: Era, tenant: &str) -> Client {
+        let headers = [("x-tenant", tenant)];
+        let scope = with_headers(&self.gateway, Scope::default(), &headers);
         self.client_of(era, scope).await
     }
 
@@ -357,13 +371,11 @@ pub(crate) fn stdio(name: &str) -> ServerSpec {
 /// A server at a URL.
 pub(crate) fn url(name: &str) -> ServerSpec {
     let remote = Remote {
-        url: format!("http://{name}.test/sse"),
         headers: key("first"),
         sse: true,
-        public_only: false,
-        login: model::Login::default(),
+        ..Remote::new(format!("http://{name}.test/sse"))
     };
-    ServerSpec::new(server_name(name), Origin::Remote(remote))
+    ServerSpec::new(server_name(name), Origin::Remote(remote.into()))
 }
 
 /// A registered server, modified by `change`.
