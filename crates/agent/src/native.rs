@@ -4,6 +4,7 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use jsonschema::Validator;
+use model::naming;
 use serde_json::Value;
 
 use crate::raw::Raw;
@@ -138,7 +139,7 @@ pub(crate) fn ready(tools: Vec<NativeTool>) -> Result<Vec<Ready>, Error> {
     tools
         .into_iter()
         .map(|tool| {
-            if !model::naming::is_legal(&tool.name) {
+            if !naming::is_legal(&tool.name, naming::MAX_LEN) {
                 return Err(Error::Name(tool.name));
             }
             if !names.insert(tool.name.clone()) {

@@ -38,7 +38,9 @@ impl ToolNames {
                 .entry((tool.server.clone(), tool.native.clone()))
                 .or_insert(tool);
         }
-        let assigned = naming::assign(&servers, NamingPolicy::LastWins).unwrap_or_default();
+        // No client adds a prefix to these names.
+        let assigned = naming::assign(&servers, NamingPolicy::LastWins, naming::MAX_LEN);
+        let assigned = assigned.unwrap_or_default();
         let mut warnings: Vec<String> = assigned
             .replaced
             .iter()
@@ -205,7 +207,7 @@ mod tests {
         let registry = ToolNames::new(vec![tool.clone()].into(), &[]);
         let function = &registry.functions()[0];
         assert!(
-            naming::is_legal(function.name.as_str()),
+            naming::is_legal(function.name.as_str(), naming::MAX_LEN),
             "{}",
             function.name
         );

@@ -16,7 +16,7 @@ use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
 use model::{
     AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
     Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy,
-    SwarmSettings, ToolRef,
+    SwarmSettings, ToolRef, naming,
 };
 use toml::{
     Spanned,
@@ -71,6 +71,8 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         &mut settings.naming,
         root.word("naming", NamingPolicy::WORDS),
     );
+    let max_name_len = root.count("max_name_len", naming::BOUNDS);
+    set(&mut settings.max_name_len, max_name_len);
     set(&mut settings.start, root.word("start", StartPolicy::WORDS));
     let pinning = root.word("tool_pinning", Pinning::WORDS);
     set(&mut settings.pinning, pinning);

@@ -1,10 +1,13 @@
 //! Exposed names: the names under which clients see the tools and prompts of all servers.
 //!
 //! Invariants, for every policy except `Preserve`:
-//! - Names are unique, consist of `[A-Za-z0-9_-]` and have 1 to 64 characters.
+//! - Names are unique, consist of `[A-Za-z0-9_-]` and have at least one character and at most as many as the caller
+//!   allows (`max_len`).
 //! - They depend only on *which* servers and tools exist, so they survive restarts. They do not depend on the order
 //!   (except under `LastWins`, where the order is the policy), the time or random numbers.
 //! - A legal name without a clash is unchanged.
+//! - Within [`MAX_LEN`], a tool always has the same name. If a smaller or larger bound gives it another one, that name is
+//!   its [`Named::former`] name.
 //!
 //! `Preserve` leaves every name as the server gave it, legal or not, unless it belongs to another server.
 //!
@@ -18,7 +21,7 @@
 //! 2. `server__tool`
 //! 3. `server__tool` with 8 hex digits of a hash
 //! 4. `server_tool` with 16 hex digits of a hash, without any `__`, so that it belongs to no server
-//! 5. the whole hash
+//! 5. the hash alone
 //!
 //! All names that clash climb by one rung until no two clash. If a native name clashes with a name on another rung,
 //! only the native name climbs. A rung whose name would belong to another server is skipped.
@@ -27,16 +30,27 @@
 //! servers still counts as a clash. A name also gets a hash if it was truncated or if characters were replaced.
 //! Otherwise the names of `a.b` and `a/b` would depend on whether both exist.
 //!
+//! Names are truncated at the end. Under another bound than [`MAX_LEN`], a long server name does not displace the tool's:
+//! its tools get names on rung 4, in which the server's name is truncated first.
+//!
 //! Deliberately absent: enabled and disabled tools, projects, and what the names are used for.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
 
 use sha2::{Digest, Sha256};
 
 use crate::{ExposedName, NamingPolicy, NativeName, ServerName};
 
-/// Maximum length of an exposed name, in characters. Model APIs accept no more.
+/// Maximum length of a tool's name in many model APIs, in characters.
 pub const MAX_LEN: usize = 64;
+/// The longest prefix that usual clients add to names: with the name that `toolwharf connect` gives to its entry.
+pub const CLIENT_PREFIX: &str = "mcp__toolwharf__";
+/// The bounds that can be set. On the last rung, the smallest one leaves 128 bits of the hash. MCP recommends at most
+/// 128 characters (2025-11-25 server/tools "Tool Names").
+pub const BOUNDS: std::ops::RangeInclusive<usize> = 32..=128;
+/// Characters that the longer hash adds to a name, with the `_` before it.
+const LONG_HASH: usize = 17;
 /// Separates the server's name from the tool's.
 pub const SEPARATOR: &str = "__";
 
@@ -46,6 +60,20 @@ pub struct Named {
     pub exposed: ExposedName,
     pub server: ServerName,
     pub native: NativeName,
+    /// The name within [`MAX_LEN`], if it is another one and no tool is exposed under it. Calls may still use it.
+    pub former: Option<ExposedName>,
+}
+
+impl Named {
+    /// Returns false if the name is the same within all bounds from `max_len` on.
+    fn may_be_truncated(&self, max_len: usize) -> bool {
+        let (server, native) = (self.server.as_str(), self.native.as_str());
+        let prefixed = server.len() + SEPARATOR.len() + native.len();
+        let name = self.exposed.as_str();
+        let is_whole = name.ends_with(native) && [native.len(), prefixed].contains(&name.len());
+        let fits = is_whole && name.len() <= max_len;
+        !fits && prefixed + LONG_HASH > max_len
+    }
 }
 
 /// A tool that is not offered because a later server has one with the same name.
@@ -81,27 +109,62 @@ pub struct Clash {
 pub struct Clashes(pub Vec<Clash>);
 
 /// Assigns an exposed name to each tool (or prompt) of each server. A name that a server lists twice counts once.
+/// `max_len`: the maximum length of a name, within [`BOUNDS`]. It does not apply to names that are preserved.
 ///
 /// # Errors
 /// Under [`NamingPolicy::Preserve`], if two servers offer the same name.
 pub fn assign(
     servers: &[(ServerName, Vec<NativeName>)],
     policy: NamingPolicy,
+    max_len: usize,
 ) -> Result<Assignment, Clashes> {
-    let pairs = pairs(servers);
     let labels = Labels::of(servers);
-    match policy {
-        NamingPolicy::PrefixOnConflict => Ok(Ladder::new(pairs, &labels, legal).climb().into()),
-        NamingPolicy::AlwaysPrefix => Ok(Ladder::prefixed(pairs, &labels).climb().into()),
-        NamingPolicy::LastWins => Ok(last_wins(pairs, &labels)),
-        NamingPolicy::Preserve => preserve(pairs, &labels),
-    }
+    with_former(max_len, |max_len| {
+        let pairs = pairs(servers);
+        Ok(match policy {
+            NamingPolicy::PrefixOnConflict => {
+                let native = |native: &NativeName| legal(native, max_len);
+                Ladder::new(pairs, &labels, max_len, native).climb().into()
+            }
+            NamingPolicy::AlwaysPrefix => Ladder::prefixed(pairs, &labels, max_len).climb().into(),
+            NamingPolicy::LastWins => last_wins(pairs, &labels, max_len),
+            NamingPolicy::Preserve => preserve(pairs, &labels, max_len)?,
+        })
+    })
 }
 
 /// The fallback if names cannot be preserved: names that clash get a prefix, and the others are unchanged.
 #[must_use]
-pub fn assign_apart(servers: &[(ServerName, Vec<NativeName>)]) -> Assignment {
-    verbatim(pairs(servers), &Labels::of(servers))
+pub fn assign_apart(servers: &[(ServerName, Vec<NativeName>)], max_len: usize) -> Assignment {
+    let labels = Labels::of(servers);
+    let assigned: Result<_, Infallible> = with_former(max_len, |max_len| {
+        Ok(verbatim(pairs(servers), &labels, max_len))
+    });
+    let Ok(assigned) = assigned;
+    assigned
+}
+
+/// Assigns names within `max_len`, and adds those within [`MAX_LEN`] that differ.
+fn with_former<E>(
+    max_len: usize,
+    assign: impl Fn(usize) -> Result<Assignment, E>,
+) -> Result<Assignment, E> {
+    let mut assigned = assign(max_len)?;
+    let mut names = assigned.names.iter();
+    if max_len == MAX_LEN || !names.any(|named| named.may_be_truncated(max_len.min(MAX_LEN))) {
+        return Ok(assigned);
+    }
+    let key = |named: &Named| (named.server.clone(), named.native.clone());
+    let former = assign(MAX_LEN)?.names.into_iter();
+    let mut former: HashMap<_, _> = former.map(|named| (key(&named), named.exposed)).collect();
+    let exposed: HashSet<ExposedName> = (assigned.names.iter())
+        .map(|named| named.exposed.clone())
+        .collect();
+    for named in &mut assigned.names {
+        let name = former.remove(&key(named));
+        named.former = name.filter(|name| !exposed.contains(name));
+    }
+    Ok(assigned)
 }
 
 fn pairs(servers: &[(ServerName, Vec<NativeName>)]) -> Vec<Pair<'_>> {
@@ -144,8 +207,8 @@ impl<'a> Labels<'a> {
 
 /// Returns whether a name can be shown to clients unchanged.
 #[must_use]
-pub fn is_legal(name: &str) -> bool {
-    (1..=MAX_LEN).contains(&name.len()) && name.chars().all(is_legal_char)
+pub fn is_legal(name: &str, max_len: usize) -> bool {
+    (1..=max_len).contains(&name.len()) && name.chars().all(is_legal_char)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -180,18 +243,43 @@ impl Pair<'_> {
             exposed: ExposedName::new(exposed),
             server: self.server.clone(),
             native: self.native.clone(),
+            former: None,
         }
     }
 
     /// The name on any rung except the first.
-    fn on(self, rung: Rung) -> String {
+    fn on(self, rung: Rung, max_len: usize) -> String {
         let prefixed = || format!("{}{SEPARATOR}{}", self.server, self.native);
         match rung {
-            Rung::Native | Rung::Prefixed => legal_or_hashed(&prefixed(), || self.hash()),
-            Rung::ShortHash => with_suffix(&prefixed(), &self.hash()[..8]),
-            Rung::LongHash => nobodys(&prefixed(), &self.hash()[..16]),
-            Rung::OnlyHash => self.hash(),
+            Rung::Native | Rung::Prefixed => legal_or_hashed(&prefixed(), max_len, || self.hash()),
+            Rung::ShortHash => with_suffix(&prefixed(), &self.hash()[..8], max_len),
+            Rung::LongHash => nobodys(&self.short(max_len), &self.hash()[..16], max_len),
+            Rung::OnlyHash => {
+                let mut hash = self.hash();
+                hash.truncate(max_len);
+                hash
+            }
         }
+    }
+
+    /// `server__tool`, in which the server's name leaves most of the space to the tool's. Within [`MAX_LEN`], names
+    /// stay as they always were.
+    fn short(self, max_len: usize) -> String {
+        let (server, native) = (self.server.as_str(), self.native.as_str());
+        let least = match max_len {
+            MAX_LEN => usize::MAX,
+            _ => max_len / 6,
+        };
+        let room = max_len.saturating_sub(LONG_HASH + 1 + native.len());
+        let server: String = server.chars().take(room.max(least)).collect();
+        format!("{server}{SEPARATOR}{native}")
+    }
+
+    /// Returns whether `server__tool` still shows enough of the tool's name after it was truncated.
+    fn shows_tool(self, max_len: usize) -> bool {
+        let (server, native) = (self.server.as_str().len(), self.native.as_str().len());
+        let fits = server + SEPARATOR.len() + native <= max_len;
+        max_len == MAX_LEN || fits || server <= max_len / 2
     }
 
     fn hash(self) -> String {
@@ -203,6 +291,7 @@ impl Pair<'_> {
 struct Ladder<'a> {
     pairs: Vec<Pair<'a>>,
     labels: &'a Labels<'a>,
+    max_len: usize,
     /// The rung of each pair, and its name there.
     places: Vec<(Rung, String)>,
 }
@@ -213,10 +302,11 @@ impl<'a> Ladder<'a> {
     fn new(
         pairs: Vec<Pair<'a>>,
         labels: &'a Labels<'a>,
+        max_len: usize,
         native: impl Fn(&NativeName) -> String,
     ) -> Self {
         let known: HashSet<Pair<'_>> = pairs.iter().copied().collect();
-        let mut ladder = Self::prefixed(pairs, labels);
+        let mut ladder = Self::prefixed(pairs, labels, max_len);
         for (pair, place) in ladder.pairs.iter().zip(&mut ladder.places) {
             let name = native(pair.native);
             let is_free = match labels.owner(&name) {
@@ -236,19 +326,20 @@ impl<'a> Ladder<'a> {
         ladder
     }
 
-    fn prefixed(pairs: Vec<Pair<'a>>, labels: &'a Labels<'a>) -> Self {
+    fn prefixed(pairs: Vec<Pair<'a>>, labels: &'a Labels<'a>, max_len: usize) -> Self {
         let places = pairs
             .iter()
-            .map(|pair| place(*pair, Rung::Prefixed, labels));
+            .map(|pair| place(*pair, Rung::Prefixed, labels, max_len));
         Self {
             places: places.collect(),
             pairs,
             labels,
+            max_len,
         }
     }
 
     /// Moves all clashing names up by one rung until no two clash. This terminates, because each round moves at least
-    /// one name up. The last rung is the whole hash of a unique pair, and any other name that equals it climbs.
+    /// one name up. The last rung is the hash of a unique pair, and any other name that equals it climbs.
     fn climb(mut self) -> Vec<Named> {
         loop {
             // The number of pairs with a name, and how many of these use their native name.
@@ -273,7 +364,8 @@ impl<'a> Ladder<'a> {
                 break;
             }
             for at in clashing {
-                self.places[at] = place(self.pairs[at], self.places[at].0.next(), self.labels);
+                let next = self.places[at].0.next();
+                self.places[at] = place(self.pairs[at], next, self.labels, self.max_len);
             }
         }
         let names = self.pairs.into_iter().zip(self.places);
@@ -282,22 +374,23 @@ impl<'a> Ladder<'a> {
 }
 
 /// Finds the first rung, from `rung` on, whose name belongs to the pair's own server, or to no server by construction.
-fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>) -> (Rung, String) {
+fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>, max_len: usize) -> (Rung, String) {
     loop {
-        let name = pair.on(rung);
+        let name = pair.on(rung, max_len);
         let is_own = || {
             labels
                 .owner(&name)
                 .is_some_and(|(owner, _)| owner == pair.server.as_str())
         };
-        if rung >= Rung::LongHash || is_own() {
+        if rung >= Rung::LongHash || pair.shows_tool(max_len) && is_own() {
             return (rung, name);
         }
         rung = rung.next();
     }
 }
 
-fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
+fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>, max_len: usize) -> Assignment {
+    let legal = |native: &NativeName| legal(native, max_len);
     // Compares exposed names, because `a.b` may be exposed like another server's name.
     let names: Vec<String> = pairs.iter().map(|pair| legal(pair.native)).collect();
     let winners: HashMap<&str, &ServerName> = names
@@ -320,12 +413,16 @@ fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
         }
     }
     Assignment {
-        names: Ladder::new(kept, labels, legal).climb(),
+        names: Ladder::new(kept, labels, max_len, legal).climb(),
         replaced,
     }
 }
 
-fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Clashes> {
+fn preserve(
+    pairs: Vec<Pair<'_>>,
+    labels: &Labels<'_>,
+    max_len: usize,
+) -> Result<Assignment, Clashes> {
     let mut first: BTreeMap<&NativeName, &ServerName> = BTreeMap::new();
     let known: HashSet<(&str, &str)> = pairs
         .iter()
@@ -352,13 +449,13 @@ fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Cla
     if !clashes.is_empty() {
         return Err(Clashes(clashes));
     }
-    Ok(verbatim(pairs, labels))
+    Ok(verbatim(pairs, labels, max_len))
 }
 
 /// Native names unchanged, legal or not, unless they belong to another server.
-fn verbatim(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
+fn verbatim(pairs: Vec<Pair<'_>>, labels: &Labels<'_>, max_len: usize) -> Assignment {
     let native = |native: &NativeName| native.as_str().to_owned();
-    Ladder::new(pairs, labels, native).climb().into()
+    Ladder::new(pairs, labels, max_len, native).climb().into()
 }
 
 impl From<Vec<Named>> for Assignment {
@@ -383,21 +480,21 @@ fn is_legal_char(c: char) -> bool {
 
 /// A native name in a form that clients accept.
 #[must_use]
-pub fn legal(native: &NativeName) -> String {
-    legal_or_hashed(native.as_str(), || hash(&[native.as_str()]))
+pub fn legal(native: &NativeName, max_len: usize) -> String {
+    legal_or_hashed(native.as_str(), max_len, || hash(&[native.as_str()]))
 }
 
-fn legal_or_hashed(name: &str, hash: impl FnOnce() -> String) -> String {
-    if is_legal(name) {
+fn legal_or_hashed(name: &str, max_len: usize, hash: impl FnOnce() -> String) -> String {
+    if is_legal(name, max_len) {
         name.to_owned()
     } else {
-        with_suffix(name, &hash()[..8])
+        with_suffix(name, &hash()[..8], max_len)
     }
 }
 
 /// Replaces illegal characters and truncates the name, so that `_` and the suffix fit.
-fn with_suffix(name: &str, suffix: &str) -> String {
-    let room = MAX_LEN - suffix.len() - 1;
+fn with_suffix(name: &str, suffix: &str, max_len: usize) -> String {
+    let room = max_len - suffix.len() - 1;
     let mut out: String = name
         .chars()
         .map(|c| if is_legal_char(c) { c } else { '_' })
@@ -409,9 +506,9 @@ fn with_suffix(name: &str, suffix: &str) -> String {
 }
 
 /// Like [`with_suffix`], but without `__` in the result: such a name belongs to no server.
-fn nobodys(name: &str, suffix: &str) -> String {
-    let room = MAX_LEN - suffix.len() - 1;
-    let mut out = String::with_capacity(MAX_LEN);
+fn nobodys(name: &str, suffix: &str, max_len: usize) -> String {
+    let room = max_len - suffix.len() - 1;
+    let mut out = String::with_capacity(max_len);
     for c in name.chars() {
         let c = if is_legal_char(c) { c } else { '_' };
         if out.len() < room && !(c == '_' && out.ends_with('_')) {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AuditBodies, Breaker, Hidden, Login, NamingPolicy, OidcSettings, Packages, Pinning, ProjectId,
-    Provider, ServerName, StartPolicy, ToolRef,
+    Provider, ServerName, StartPolicy, ToolRef, naming,
 };
 
 /// Splits the URL of a gateway, such as `https://example.com/tools`, into its origin and its path prefix. The prefix is
@@ -29,6 +29,9 @@ pub struct Settings {
     /// Address and port of the listener, as `host:port`.
     pub listen: String,
     pub naming: NamingPolicy,
+    /// Maximum length of an exposed name, in characters, within [`naming::BOUNDS`]. Not applied to names that are
+    /// preserved.
+    pub max_name_len: usize,
     pub start: StartPolicy,
     pub pinning: Pinning,
     /// Additional `Origin` values that browsers may send. Exact match. Loopback origins are always allowed.
@@ -320,6 +323,7 @@ impl Default for Settings {
         Self {
             listen: Self::DEFAULT_LISTEN.to_owned(),
             naming: NamingPolicy::default(),
+            max_name_len: naming::MAX_LEN - naming::CLIENT_PREFIX.len(),
             start: StartPolicy::default(),
             pinning: Pinning::default(),
             allowed_origins: BTreeSet::new(),

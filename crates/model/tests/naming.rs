@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::naming::{self, Assignment};
+use model::naming::{self, Assignment, Clashes, MAX_LEN};
 use model::{NamingPolicy, NativeName, ServerName};
 use proptest::prelude::*;
 
@@ -20,12 +20,17 @@ fn input(servers: &[(&str, &[&str])]) -> Input {
         .collect()
 }
 
+/// Assigns names without regard to the prefixes of clients.
+fn assign(servers: &Input, policy: NamingPolicy) -> Result<Assignment, Clashes> {
+    naming::assign(servers, policy, MAX_LEN)
+}
+
 fn exposed(names: &Assignment) -> Vec<&str> {
     names.names.iter().map(|n| n.exposed.as_str()).collect()
 }
 
 fn check(policy: NamingPolicy, servers: &[(&str, &[&str])], expect: &[&str]) {
-    let names = naming::assign(&input(servers), policy).unwrap();
+    let names = assign(&input(servers), policy).unwrap();
     assert_eq!(exposed(&names), expect);
 }
 
@@ -92,8 +97,8 @@ fn preserve_gives_no_server_what_belongs_to_another() {
     // The owner `b` needs the name, because two tools are called `y`, or because its own tool is called `b__y`.
     for tool in ["y", "b__y"] {
         let servers = input(&[("a", &["y"]), ("b", &[tool]), ("bx", &["b__y"])]);
-        naming::assign(&servers, Preserve).unwrap_err();
-        let names = naming::assign_apart(&servers);
+        assign(&servers, Preserve).unwrap_err();
+        let names = naming::assign_apart(&servers, MAX_LEN);
         assert_eq!(exposed(&names).last(), Some(&"bx__b__y"));
     }
     // Another tool of the same server may need it, too.
@@ -111,7 +116,7 @@ fn always_prefix_cannot_be_captured() {
     // A server that is added later cannot capture a name, nor can a name that is equal only after replacement.
     for env in [&["env"][..], &[]] {
         let names = input(&[("a", &["b__env", "b__e.nv"]), ("a__b", env), ("a_", &["b"])]);
-        let names = naming::assign(&names, AlwaysPrefix).unwrap();
+        let names = assign(&names, AlwaysPrefix).unwrap();
         let theirs = exposed(&names);
         assert!(
             theirs[..2].iter().all(|name| !name.contains("__")),
@@ -124,25 +129,66 @@ fn always_prefix_cannot_be_captured() {
 #[test]
 fn a_clash_of_two_leaves_what_others_are_called() {
     let servers = input(&[("a", &["x", "get.it"]), ("b", &["x"]), ("c", &["a__x"])]);
-    let clashes = naming::assign(&servers, Preserve).unwrap_err();
+    let clashes = assign(&servers, Preserve).unwrap_err();
     assert_eq!(clashes.0.len(), 2, "{clashes}");
-    let names = naming::assign_apart(&servers);
+    let names = naming::assign_apart(&servers, MAX_LEN);
     assert_eq!(exposed(&names), ["a__x", "get.it", "b__x", "c__a__x"]);
 }
 
 #[test]
 fn long_names_are_cut_to_64() {
     let long = "t".repeat(70);
-    let names = naming::assign(&input(&[("server", &[long.as_str()])]), PrefixOnConflict).unwrap();
+    let names = assign(&input(&[("server", &[long.as_str()])]), PrefixOnConflict).unwrap();
     let name = names.names[0].exposed.as_str();
     assert_eq!(name.len(), 64);
     assert!(name.starts_with(&"t".repeat(55)));
 }
 
+/// Clients add a prefix to each name. Names that fit are the same within any limit. Others are shortened, and their
+/// former names are known.
+#[test]
+fn g02_names_leave_room_for_a_prefix() {
+    let tools: &[&str] = &[
+        "create_issue",
+        "create_pull_request_review_comment_with_suggestion",
+        "create_pull_request_review_comment_with_suggestions",
+        "create.a.pull.request.review.with.one.comment",
+    ];
+    let forge = "a-forge-with-quite-a-long-name";
+    let servers = input(&[("github", tools), (forge, tools), ("time", &["now"])]);
+    let expect = [
+        ("github__create_issue", None),
+        (
+            "github__create_pull_request_review_comm_72a97d67",
+            Some("github__create_pull_request_review_comment_with_suggestion"),
+        ),
+    ];
+    let names = naming::assign(&servers, PrefixOnConflict, 48).unwrap();
+    for (named, (name, former)) in names.names.iter().zip(expect) {
+        assert_eq!(named.exposed.as_str(), name);
+        let known = named.former.as_ref().map(|former| former.as_str());
+        assert_eq!(known, former);
+    }
+    let before = mapping(&assign(&servers, PrefixOnConflict).unwrap());
+    for named in &names.names {
+        let key = (named.server.to_string(), named.native.to_string());
+        let name = named.exposed.as_str();
+        assert!(naming::is_legal(name, 48), "{name}");
+        // The tool can be recognised.
+        assert!(name.contains(&named.native.as_str()[..3]), "{name}");
+        match &named.former {
+            None => assert_eq!(before[&key], name),
+            Some(former) => assert_eq!(before[&key], former.as_str()),
+        }
+    }
+    let shortened = names.names.iter().filter(|named| named.former.is_some());
+    assert_eq!(shortened.count(), 6);
+}
+
 #[test]
 fn last_wins_tells_what_was_replaced() {
     let servers = input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["x"])]);
-    let names = naming::assign(&servers, LastWins).unwrap();
+    let names = assign(&servers, LastWins).unwrap();
     assert_eq!(exposed(&names), ["y", "x"]);
     let replaced = names.replaced.iter();
     let replaced = replaced.map(|r| (r.native.as_str(), r.loser.as_str(), r.winner.as_str()));
@@ -153,7 +199,7 @@ fn last_wins_tells_what_was_replaced() {
 fn preserve_keeps_illegal_names_and_reports_clashes() {
     check(Preserve, &[("a", &["x.y"]), ("b", &["z"])], &["x.y", "z"]);
     let servers = input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["y"])]);
-    let clashes = naming::assign(&servers, Preserve).unwrap_err();
+    let clashes = assign(&servers, Preserve).unwrap_err();
     let expected = "servers `a` and `b` both offer `x`; servers `a` and `c` both offer `y`";
     assert_eq!(clashes.to_string(), expected);
 }
@@ -197,14 +243,20 @@ fn any_input() -> impl Strategy<Value = Input> {
     )
 }
 
+/// Most often the bounds with a meaning.
+fn any_len() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(MAX_LEN), Just(48), naming::BOUNDS]
+}
+
 /// The exposed name of each tool (by server and native name), and the reverse.
 type Held = (
     BTreeMap<(String, String), String>,
     BTreeMap<String, (String, String)>,
 );
 
-fn held(servers: &Input, policy: NamingPolicy) -> Held {
-    let names = naming::assign(servers, policy).unwrap_or_else(|_| naming::assign_apart(servers));
+fn held(servers: &Input, policy: NamingPolicy, max_len: usize) -> Held {
+    let names = naming::assign(servers, policy, max_len);
+    let names = names.unwrap_or_else(|_| naming::assign_apart(servers, max_len));
     let by_tool = mapping(&names);
     let by_name = by_tool
         .iter()
@@ -213,8 +265,8 @@ fn held(servers: &Input, policy: NamingPolicy) -> Held {
 }
 
 /// The exposed name of a tool without clashes.
-fn alone(tool: &str, policy: NamingPolicy) -> String {
-    let (by_tool, _) = held(&input(&[("other", &[tool])]), policy);
+fn alone(tool: &str, policy: NamingPolicy, max_len: usize) -> String {
+    let (by_tool, _) = held(&input(&[("other", &[tool])]), policy, max_len);
     by_tool.into_values().next().unwrap()
 }
 
@@ -226,6 +278,7 @@ proptest! {
         servers in any_input(),
         intruder: prop::sample::Index,
         tools in prop::collection::vec(any_tool(), 0..8),
+        max_len in any_len(),
     ) {
         prop_assume!(!servers.is_empty());
         let intruder = intruder.index(servers.len());
@@ -233,11 +286,11 @@ proptest! {
         changed[intruder].1 = tools.iter().map(|tool| NativeName::new(tool.as_str())).collect();
         let intruder = servers[intruder].0.as_str();
         for policy in [PrefixOnConflict, AlwaysPrefix, LastWins, Preserve] {
-            let (before, _) = held(&servers, policy);
-            let (after, leads) = held(&changed, policy);
-            let (prefixed, _) = held(&changed, AlwaysPrefix);
+            let (before, _) = held(&servers, policy, max_len);
+            let (after, leads) = held(&changed, policy, max_len);
+            let (prefixed, _) = held(&changed, AlwaysPrefix, max_len);
             for (tool, name) in before.iter().filter(|(tool, _)| tool.0 != intruder) {
-                let offers_it = || tools.iter().any(|other| alone(other, LastWins) == alone(&tool.1, LastWins));
+                let offers_it = || tools.iter().any(|other| alone(other, LastWins, max_len) == alone(&tool.1, LastWins, max_len));
                 if let Some(now) = leads.get(name) {
                     prop_assert!(now == tool || policy == LastWins && offers_it(), "{policy}: {name} of {tool:?} is {now:?}");
                 }
@@ -246,7 +299,7 @@ proptest! {
                     (LastWins, None) => prop_assert!(offers_it(), "{:?} is hidden", tool),
                     (_, None) => prop_assert!(false, "{policy}: {:?} is hidden", tool),
                     (_, Some(now)) => prop_assert!(
-                        now == name || *now == prefixed[tool] || *now == alone(&tool.1, policy),
+                        now == name || *now == prefixed[tool] || *now == alone(&tool.1, policy, max_len),
                         "{policy}: {tool:?} was {name}, is {now}"
                     ),
                 }
@@ -256,10 +309,10 @@ proptest! {
 
     /// `server__tool`, if it is a legal name, leads to that server or nowhere under every policy.
     #[test]
-    fn what_begins_with_a_server_is_its_own(servers in any_input()) {
+    fn what_begins_with_a_server_is_its_own(servers in any_input(), max_len in any_len()) {
         let labels = naming::Labels::new(servers.iter().map(|(name, _)| name));
         for policy in [PrefixOnConflict, AlwaysPrefix, LastWins] {
-            for (name, (server, _)) in held(&servers, policy).1 {
+            for (name, (server, _)) in held(&servers, policy, max_len).1 {
                 if let Some((owner, _)) = labels.owner(&name) {
                     prop_assert_eq!(owner, server, "{}: {}", policy, name);
                 }
@@ -268,12 +321,12 @@ proptest! {
     }
 
     #[test]
-    fn names_are_unique_legal_and_complete(servers in any_input(), always: bool) {
+    fn names_are_unique_legal_and_complete(servers in any_input(), max_len in any_len(), always: bool) {
         let policy = if always { AlwaysPrefix } else { PrefixOnConflict };
-        let names = naming::assign(&servers, policy).unwrap();
+        let names = naming::assign(&servers, policy, max_len).unwrap();
         let unique: BTreeSet<_> = exposed(&names).into_iter().collect();
         prop_assert_eq!(unique.len(), names.names.len());
-        prop_assert!(unique.iter().all(|name| naming::is_legal(name)));
+        prop_assert!(unique.iter().all(|name| naming::is_legal(name, max_len)));
         let pairs: BTreeSet<_> = servers
             .iter()
             .flat_map(|(s, tools)| tools.iter().map(move |t| (s.to_string(), t.to_string())))
@@ -282,13 +335,13 @@ proptest! {
     }
 
     #[test]
-    fn order_does_not_matter(servers in any_input(), always: bool) {
+    fn order_does_not_matter(servers in any_input(), max_len in any_len(), always: bool) {
         let policy = if always { AlwaysPrefix } else { PrefixOnConflict };
         let mut turned = servers.clone();
         turned.reverse();
         turned.iter_mut().for_each(|(_, tools)| tools.reverse());
-        let a = naming::assign(&servers, policy).unwrap();
-        let b = naming::assign(&turned, policy).unwrap();
+        let a = naming::assign(&servers, policy, max_len).unwrap();
+        let b = naming::assign(&turned, policy, max_len).unwrap();
         prop_assert_eq!(mapping(&a), mapping(&b));
     }
 
@@ -298,19 +351,44 @@ proptest! {
         // A name that begins with its own server's name and `__` may clash with another of its tools.
         let servers = vec![(ServerName::parse("S").unwrap(), tools)];
         for policy in [PrefixOnConflict, LastWins, Preserve] {
-            for named in naming::assign(&servers, policy).unwrap().names {
+            for named in assign(&servers, policy).unwrap().names {
                 prop_assert_eq!(named.exposed.as_str(), named.native.as_str());
             }
         }
     }
 
     #[test]
-    fn last_wins_offers_each_name_once(servers in any_input()) {
-        let names = naming::assign(&servers, LastWins).unwrap();
+    fn last_wins_offers_each_name_once(servers in any_input(), max_len in any_len()) {
+        let names = naming::assign(&servers, LastWins, max_len).unwrap();
         let unique: BTreeSet<_> = exposed(&names).into_iter().collect();
         prop_assert_eq!(unique.len(), names.names.len());
-        prop_assert!(unique.iter().all(|name| naming::is_legal(name)));
+        prop_assert!(unique.iter().all(|name| naming::is_legal(name, max_len)));
         let natives: BTreeSet<_> = names.names.iter().map(|n| &n.native).collect();
         prop_assert_eq!(natives.len(), names.names.len());
+    }
+
+    /// Names from before there was a limit still lead to their tools, and no name leads to two tools. Names that fit are
+    /// unchanged.
+    #[test]
+    fn former_names_lead_to_their_tools(servers in any_input(), max_len in any_len()) {
+        for policy in [PrefixOnConflict, AlwaysPrefix] {
+            let (before, _) = held(&servers, policy, MAX_LEN);
+            let names = naming::assign(&servers, policy, max_len).unwrap().names;
+            let mut leads = BTreeMap::new();
+            for named in &names {
+                let tool = (named.server.to_string(), named.native.to_string());
+                let former = named.former.as_ref().map(|name| name.to_string());
+                for name in [Some(named.exposed.to_string()), former].into_iter().flatten() {
+                    prop_assert_eq!(leads.insert(name, tool.clone()), None);
+                }
+                let prefixed = format!("{}__{}", named.server, named.native);
+                if prefixed.len() + 17 <= max_len.min(MAX_LEN) {
+                    prop_assert_eq!(named.exposed.to_string(), before[&tool].clone());
+                }
+            }
+            for (tool, name) in before {
+                prop_assert_eq!(leads.get(&name), Some(&tool), "{}: {}", policy, name);
+            }
+        }
     }
 }

@@ -11,6 +11,10 @@ listen = "127.0.0.1:6280"
 # "last-wins" or "preserve" (two tools of the same name are then an error).
 naming = "prefix-on-conflict"
 
+# Maximum length of tool names in characters, from 32 to 128. With the prefix that most clients add,
+# such as "mcp__toolwharf__", a name of the default length has 64, the limit of many models.
+max_name_len = 48
+
 # How servers are started: "parallel", "sequential" (the first failure stops the start) or
 # "lazy" (each at its first use).
 start = "parallel"

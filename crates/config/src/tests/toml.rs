@@ -73,6 +73,22 @@ fn values() {
     assert_eq!(settings.log.format, LogFormat::Json);
 }
 
+/// Names fit into the 64 characters of model APIs with the prefix that clients make of the entry `toolwharf`.
+#[test]
+fn g02_the_limit_of_names() {
+    assert_eq!(load("").max_name_len + "mcp__toolwharf__".len(), 64);
+    for (value, is_valid) in [("32", true), ("128", true), ("31", false), ("129", false)] {
+        let text = format!("max_name_len = {value}\n");
+        if is_valid {
+            assert_eq!(load(&text).max_name_len.to_string(), value);
+        } else {
+            let errors = errors("t.toml", &text);
+            assert!(errors.contains("invalid `max_name_len`"), "{errors}");
+            assert!(errors.contains("from 32 to 128"), "{errors}");
+        }
+    }
+}
+
 #[test]
 fn invalid_settings_of_an_agent() {
     let rows = r#"

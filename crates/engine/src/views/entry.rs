@@ -26,6 +26,8 @@ pub(crate) struct Entry {
     pub(crate) item: Item,
     /// The exposed name or URI.
     pub(crate) exposed: Arc<str>,
+    /// Another name that calls may use: see [`model::naming::Named::former`].
+    pub(crate) former: Option<Arc<str>>,
     /// The name and description set by the project.
     pub(crate) alias: Option<ExposedName>,
     pub(crate) description: Option<String>,
@@ -41,6 +43,11 @@ impl Entry {
         self.alias
             .as_ref()
             .map_or(&self.item.native, ExposedName::as_str)
+    }
+
+    /// Returns whether a client may know the tool or prompt by this name.
+    pub(crate) fn is_exposed_as(&self, name: &str) -> bool {
+        *self.exposed == *name || self.former.as_deref() == Some(name)
     }
 
     pub(crate) fn route(&self) -> Route {

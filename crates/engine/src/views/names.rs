@@ -12,6 +12,7 @@ pub(crate) fn named(
     servers: &[Arc<Server>],
     mut entries: Vec<Entry>,
     policy: NamingPolicy,
+    max_len: usize,
     kind: ListKind,
     scope: &Scope,
 ) -> Vec<Entry> {
@@ -37,13 +38,13 @@ pub(crate) fn named(
         }
         by_key.entry((server, name)).or_insert(entry);
     }
-    let assignment = naming::assign(&input, policy).unwrap_or_else(|clashes| {
+    let assignment = naming::assign(&input, policy, max_len).unwrap_or_else(|clashes| {
         // The view must not fail because of a clash. The clash is logged, and both items remain reachable.
         tracing::error!(
             "{}: {clashes}; each of these items is offered with its server's name as a prefix",
             kind.key()
         );
-        naming::assign_apart(&input)
+        naming::assign_apart(&input, max_len)
     });
     for replaced in &assignment.replaced {
         tracing::warn!(
@@ -57,6 +58,7 @@ pub(crate) fn named(
     let named = assignment.names.into_iter().filter_map(|named| {
         let mut entry = by_key.remove(&(named.server, named.native.as_str().into()))?;
         entry.exposed = named.exposed.as_str().into();
+        entry.former = named.former.map(|former| former.as_str().into());
         Some(entry)
     });
     named.chain(unnamed).collect()

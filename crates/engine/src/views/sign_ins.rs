@@ -14,10 +14,13 @@ use crate::{
 
 const PREFIX: &str = "sign_in_to_";
 
+/// Bytes. Leaves room for the prefix that clients add, whatever limit is set for the names of tools.
+const MAX_NAME_LEN: usize = naming::MAX_LEN - naming::CLIENT_PREFIX.len();
+
 /// The name of the tool that signs in to this server.
 pub(crate) fn name(server: &Server, scope: &Scope) -> String {
     let (label, _) = server.label(scope);
-    naming::legal(&NativeName::new(format!("{PREFIX}{label}")))
+    naming::legal(&NativeName::new(format!("{PREFIX}{label}")), MAX_NAME_LEN)
 }
 
 /// The definitions of these tools, for all servers that need one. `tools` are the tools of servers, whose names have

@@ -59,7 +59,7 @@ pub struct View {
     kept: Vec<Entry>,
     /// Definitions of the tools that sign in to a server, at the end of the list of tools.
     sign_ins: Vec<Bytes>,
-    /// Exposed names of the tools that have an App, if several servers have such tools.
+    /// Names of the tools that have an App, if several servers have such tools.
     with_views: HashSet<Arc<str>>,
     /// The rendered lists, by list and era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
@@ -172,22 +172,27 @@ impl View {
                             .map_or(exposed, |alias| alias.as_str().into()),
                         alias,
                         description: setting.and_then(|setting| setting.description.clone()),
+                        former: None,
                         is_stale,
                         kept_back,
                     });
                 }
             }
             if !single && matches!(kind, ListKind::Tools | ListKind::Prompts) {
-                all = named(&servers, all, policy, kind, scope);
+                let max_len = fleet.settings.max_name_len;
+                all = named(&servers, all, policy, max_len, kind, scope);
             }
             kept.extend(all.extract_if(.., |entry| entry.kept_back.is_some()));
             entries[kind as usize] = all;
         }
         let routes = |kind: ListKind| {
-            entries[kind as usize]
-                .iter()
-                .map(|entry| (entry.exposed.clone(), entry.route()))
-                .collect()
+            let entries = entries[kind as usize].iter();
+            let former = entries.clone().filter_map(|entry| {
+                let former = entry.former.clone()?;
+                Some((former, entry.route()))
+            });
+            let exposed = entries.map(|entry| (entry.exposed.clone(), entry.route()));
+            former.chain(exposed).collect()
         };
         let tools = routes(ListKind::Tools);
         let with_views = with_views(&entries[ListKind::Tools as usize], single);
@@ -564,7 +569,7 @@ impl View {
             kept.filter_map(|entry| Some((entry, entry.kept_back.as_ref()?)))
         };
         let found = |(entry, why)| Meant::KeptBack(entry, why);
-        if let Some(exposed) = kept().find(|(entry, _)| *entry.exposed == *name) {
+        if let Some(exposed) = kept().find(|(entry, _)| entry.is_exposed_as(name)) {
             return Some(found(exposed));
         }
         if !self.is_single() {
@@ -597,7 +602,7 @@ impl View {
     #[must_use]
     pub fn kept_back_of(&self, server: &ServerName, name: &str) -> Option<String> {
         let is_meant = |entry: &&Entry| {
-            entry.server.name() == server && [&*entry.exposed, entry.name()].contains(&name)
+            entry.server.name() == server && (entry.is_exposed_as(name) || entry.name() == name)
         };
         let entry = self.kept.iter().find(is_meant)?;
         let why = entry.kept_back.as_ref()?;
@@ -620,8 +625,8 @@ impl View {
     }
 
     /// Returns whether a tool has an App. Known only in views in which several servers have such tools.
-    pub(crate) fn has_view(&self, exposed: &str) -> bool {
-        self.with_views.contains(exposed)
+    pub(crate) fn has_view(&self, name: &str) -> bool {
+        self.with_views.contains(name)
     }
 
     /// Returns whether the gateway has to track which Apps a client opens.
@@ -769,9 +774,11 @@ fn with_views(tools: &[Entry], single: bool) -> HashSet<Arc<str>> {
     let several = shows
         .iter()
         .any(|entry| !Arc::ptr_eq(&entry.server, &shows[0].server));
-    let names = shows.iter().map(|entry| entry.exposed.clone());
+    let names = shows
+        .iter()
+        .flat_map(|entry| [Some(entry.exposed.clone()), entry.former.clone()]);
     if several {
-        names.collect()
+        names.flatten().collect()
     } else {
         HashSet::new()
     }

@@ -18,5 +18,6 @@ mod gateway;
 mod hosted;
 mod life;
 mod lists;
+mod names;
 mod recorded;
 mod sign_ins;
