@@ -4,7 +4,8 @@
 //! are no cycles.
 //!
 //! - `scope`: the part of the gateway that a caller addresses; `exchange`: the caller of a request, and its answer;
-//!   [`catalog`]: what a server offers, as it sent it; [`uri`]: resource URIs, unique across servers.
+//!   [`catalog`]: what a server offers, as it sent it; [`uri`]: resource URIs, unique across servers; `log_message`: log
+//!   messages, for clients of a level.
 //! - `records`: what survives a restart. [`remember`], `server_cache`, `pinned`: what is known about servers from
 //!   earlier runs, and which tools are kept back because of it; `audit`: the log of tool calls; `event_log`: the event
 //!   log of servers; [`secrets`]: encryption.
@@ -39,6 +40,7 @@ mod client_state;
 mod exchange;
 pub mod gateway;
 mod life;
+mod log_message;
 mod records;
 mod scope;
 pub mod server;

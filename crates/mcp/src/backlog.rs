@@ -73,6 +73,12 @@ impl Backlog {
         usize::try_from(self.total.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
+    /// Returns whether these bytes would fill more than half of the limit.
+    #[must_use]
+    pub fn is_half_used(&self, adding: usize) -> bool {
+        self.bytes() + adding > self.limit.load(Ordering::Relaxed) / 2
+    }
+
     #[must_use]
     pub fn account(self: &Arc<Self>) -> Arc<Account> {
         Arc::new(Account {

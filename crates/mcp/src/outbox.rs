@@ -3,6 +3,9 @@
 //!
 //! When it is full, notifications are dropped, oldest first, and counted. A request or response that does not fit
 //! closes the outbox, because a client that has stopped reading cannot be served.
+//!
+//! Ambient messages have a small limit of their own, are dropped before all others, and use at most half of the memory
+//! for all clients. So a server that sends them without end costs clients none of their other messages.
 
 use std::{
     collections::VecDeque,
@@ -19,6 +22,8 @@ use parking_lot::{Mutex, MutexGuard};
 /// How important it is that a message arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weight {
+    /// Sent by a server outside of calls, at any rate, such as a log message.
+    Ambient,
     /// May be dropped if the reader is slow.
     Notification,
     /// Not added if an equal message is still queued (`list_changed`).
@@ -33,6 +38,12 @@ pub struct Bounds {
     pub messages: usize,
     pub bytes: usize,
 }
+
+/// Maximum number and bytes of queued ambient messages.
+const MAX_AMBIENT: Bounds = Bounds {
+    messages: 128,
+    bytes: 512 << 10,
+};
 
 /// A bounded queue with one reader.
 #[derive(Debug)]
@@ -105,19 +116,20 @@ impl Outbox {
         {
             return true;
         }
+        let is_ambient = weight == Weight::Ambient;
+        if is_ambient && !self.has_room_for_ambient(&mut state, message.len()) {
+            state.dropped += 1;
+            return false;
+        }
         while state.waiting.len() >= self.bounds.messages
             || (state.bytes + message.len() > self.bounds.bytes && !state.waiting.is_empty())
         {
-            let oldest = state
-                .waiting
-                .iter()
-                .position(|(weight, _)| *weight != Weight::Must);
-            match oldest.and_then(|at| state.waiting.remove(at)) {
-                Some((_, dropped)) => {
-                    state.bytes -= dropped.len();
-                    state.dropped += 1;
-                    self.paid(dropped.len());
-                }
+            let oldest = match state.oldest(|weight| weight == Weight::Ambient) {
+                None if !is_ambient => state.oldest(|weight| weight != Weight::Must),
+                ambient => ambient,
+            };
+            match oldest {
+                Some(at) => self.drop_at(&mut state, at),
                 None if weight == Weight::Must => {
                     self.shut(state);
                     return false;
@@ -142,6 +154,38 @@ impl Outbox {
         wake(state);
         account.backlog().settle();
         true
+    }
+
+    /// Drops older ambient messages until one with this many bytes fits beside the others. Returns `false` if it does
+    /// not.
+    fn has_room_for_ambient(&self, state: &mut State, bytes: usize) -> bool {
+        let account = self.account.as_ref();
+        let is_short = account.is_some_and(|account| account.backlog().is_half_used(bytes));
+        if is_short || bytes > MAX_AMBIENT.bytes {
+            return false;
+        }
+        loop {
+            let is_ambient = |weight| weight == Weight::Ambient;
+            let Some(oldest) = state.oldest(is_ambient) else {
+                return true;
+            };
+            let waiting = state.waiting.iter().filter(|(own, _)| is_ambient(*own));
+            let (count, sum) = waiting.fold((0, 0), |(count, sum), (_, message)| {
+                (count + 1, sum + message.len())
+            });
+            if count < MAX_AMBIENT.messages && sum + bytes <= MAX_AMBIENT.bytes {
+                return true;
+            }
+            self.drop_at(state, oldest);
+        }
+    }
+
+    fn drop_at(&self, state: &mut State, at: usize) {
+        if let Some((_, dropped)) = state.waiting.remove(at) {
+            state.bytes -= dropped.len();
+            state.dropped += 1;
+            self.paid(dropped.len());
+        }
     }
 
     /// Refuses further messages. Queued ones can still be read.
@@ -225,6 +269,11 @@ impl Drop for Outbox {
 }
 
 impl State {
+    /// The position of the oldest message whose weight satisfies `is`.
+    fn oldest(&self, is: impl Fn(Weight) -> bool) -> Option<usize> {
+        self.waiting.iter().position(|(weight, _)| is(*weight))
+    }
+
     fn take(&mut self) -> Option<(Weight, Bytes)> {
         let message = self.waiting.pop_front()?;
         self.bytes -= message.1.len();
@@ -290,6 +339,58 @@ mod tests {
         outbox.close();
         assert_eq!(outbox.next().await, Some(text("789012")));
         assert_eq!(outbox.next().await, None);
+    }
+
+    /// Ambient messages push out only each other, and everything else pushes out them.
+    #[tokio::test]
+    async fn ambient_messages_cost_no_others() {
+        const FEW: Bounds = Bounds {
+            messages: 2,
+            bytes: 4 << 20,
+        };
+        let outbox = Outbox::new(FEW);
+        assert!(outbox.push(Weight::Signal, text("changed")));
+        for message in ["1", "2", "3"] {
+            assert!(outbox.push(Weight::Ambient, text(message)));
+        }
+        assert!(outbox.push(Weight::Notification, text("progress")));
+        assert!(!outbox.push(Weight::Ambient, text("4")));
+        assert_eq!(outbox.dropped(), 4);
+        for expect in ["changed", "progress"] {
+            assert_eq!(outbox.next().await, Some(text(expect)));
+        }
+        // They have a limit of their own, in number and in bytes.
+        let outbox = Outbox::new(Bounds {
+            messages: 1000,
+            ..FEW
+        });
+        let long = Bytes::from(vec![b'x'; MAX_AMBIENT.bytes / 2]);
+        assert!(!outbox.push(Weight::Ambient, vec![b'x'; MAX_AMBIENT.bytes + 1].into()));
+        for _ in 0..5 {
+            assert!(outbox.push(Weight::Ambient, long.clone()));
+        }
+        for _ in 0..MAX_AMBIENT.messages {
+            assert!(outbox.push(Weight::Ambient, text("short")));
+        }
+        assert_eq!(outbox.next().await, Some(text("short")));
+    }
+
+    /// Clients that do not read are not disconnected because of ambient messages.
+    #[tokio::test]
+    async fn ambient_messages_leave_memory_to_others() {
+        let backlog = Backlog::new(64 << 10);
+        let idle = Outbox::charged(
+            Bounds {
+                messages: 100,
+                bytes: 1 << 20,
+            },
+            backlog.account(),
+        );
+        let long = Bytes::from(vec![b'x'; 10 << 10]);
+        let queued = (0..10).filter(|_| idle.push(Weight::Ambient, long.clone()));
+        assert_eq!(queued.count(), 3);
+        assert!(!idle.is_closed());
+        assert!(idle.push(Weight::Must, long));
     }
 
     #[tokio::test]

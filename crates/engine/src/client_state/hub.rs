@@ -10,15 +10,15 @@ use std::{
 
 use bytes::Bytes;
 use mcp::{
-    Frame, bridge,
+    Frame,
     json::{Splice, quote},
     outbox::{Outbox, Weight},
     protocol::{meta, method},
-    server::Session,
+    server::{Session, SessionId},
 };
 use model::fair_share;
 
-use crate::{catalog::ListKind, scope::Scope, server::callers::ServerId};
+use crate::{catalog::ListKind, log_message, scope::Scope, server::callers::ServerId};
 use parking_lot::{Mutex, RwLock};
 
 /// The lists whose changes a listener wants to receive.
@@ -43,6 +43,16 @@ impl Filter {
             ListKind::Resources | ListKind::Templates => self.resources,
         }
     }
+}
+
+/// The clients that a notification outside of calls concerns.
+#[derive(Clone, Copy)]
+pub enum Audience<'a> {
+    /// All that see the server.
+    All,
+    /// The sessions of one principal.
+    Principal(&'a str),
+    Session(&'a SessionId),
 }
 
 /// One client that receives notifications.
@@ -329,41 +339,46 @@ impl Hub {
         });
     }
 
-    /// Sends a log message that belongs to no call to the legacy sessions that see the server.
-    pub fn log_message(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
-        let level = frame
-            .object()
-            .and_then(|params| params.string("level"))
-            .unwrap_or_default();
-        self.to_sessions(frame, sees, |session| {
-            session
-                .log_level()
-                .is_none_or(|least| bridge::is_logged(&level, least))
-        });
+    /// Returns whether a session in one of these scopes has set a log level.
+    #[must_use]
+    pub fn has_log_level(&self, sees: impl Fn(&Scope) -> bool) -> bool {
+        let listeners = self.listeners.read();
+        let has_level = |listener: &Arc<Listener>| {
+            let session = listener.session.as_ref();
+            session.is_some_and(|session| session.log_level().is_some()) && sees(&listener.scope)
+        };
+        listeners.values().any(has_level)
     }
 
-    /// Sends any other notification that belongs to no call.
-    pub fn broadcast(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
-        // These notifications concern only the sender of one request.
-        if !matches!(frame.method(), method::CANCELLED | method::PROGRESS) {
-            self.to_sessions(frame, sees, |_| true);
-        }
-    }
-
-    fn to_sessions(
+    /// Sends a notification that belongs to no call, such as a log message, to the legacy sessions of its audience.
+    /// Modern clients get none (2026-07-28 server/utilities/logging). Other gateways of the installation get those for
+    /// all, and send them to their own clients. `exposed` returns the text for the clients of a scope that see the
+    /// server.
+    pub fn pass_on(
         &self,
         frame: &Frame,
-        sees: impl Fn(&Scope) -> bool,
-        wanted: impl Fn(&Session) -> bool,
+        to: Audience<'_>,
+        mut exposed: impl FnMut(&Scope) -> Option<Bytes>,
     ) {
+        let is_log = frame.method() == method::MESSAGE;
         self.each(|listener| {
-            let Some(session) = &listener.session else {
-                return;
+            let session = listener.session.as_ref();
+            let is_meant = match (to, session) {
+                (Audience::All, Some(_)) => true,
+                (Audience::All, None) => listener.scope.is_bare,
+                (Audience::Principal(principal), Some(_)) => *listener.principal == *principal,
+                (Audience::Session(id), Some(session)) => session.id() == id,
+                (_, None) => false,
             };
-            if listener.is_ready() && sees(&listener.scope) && wanted(session) {
-                listener
-                    .outbox
-                    .push(Weight::Notification, frame.text().clone());
+            if !is_meant || !listener.is_ready() {
+                return;
+            }
+            let least = session.and_then(|session| session.log_level());
+            if is_log && !log_message::is_wanted(frame, least) {
+                return;
+            }
+            if let Some(text) = exposed(&listener.scope) {
+                listener.outbox.push(Weight::Ambient, text);
             }
         });
     }

@@ -6,9 +6,11 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use mcp::{
     Frame, RpcError,
     client::{Ambient, Event},
+    json::Splice,
     protocol::method,
 };
 use model::{Pinning, ServerKey, Sharing};
@@ -16,15 +18,20 @@ use tokio::time::Instant;
 
 use crate::{
     catalog::{Catalog, Item, List, ListKind},
-    client_state::hub::Resource,
+    client_state::hub::{Audience, Resource},
     life::{lists::RELIST_INTERVAL, second},
+    log_message,
     records::{pinned::KeptBack, remember::News, server_cache::Told},
+    scope::Scope,
     server::{Server, State, connection::Connection},
     shared::Shared,
 };
 
 /// Initial delay before a list that could not be fetched is requested again. It doubles up to three times.
 const FETCH_RETRY_DELAY: Duration = Duration::from_secs(8);
+/// Maximum number of log messages and the like that an instance may send to clients per second, outside of calls. All of
+/// one second fit into the queue of a client.
+const MAX_AMBIENT_PER_SECOND: u32 = 100;
 /// Maximum time that calls to a restarted server wait for the comparison of its tools with the approved ones.
 const COMPARISON_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -64,6 +71,7 @@ impl Server {
         ready: &(impl Fn() + Sync),
     ) {
         let info = connection.client.info();
+        self.request_logs(shared, connection);
         self.known.status().lists = Default::default();
         let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
         let fetches_first =
@@ -317,12 +325,62 @@ impl Server {
             // A task concerns only its owner.
             mcp::tasks::STATUS => shared.tasks.tell(self.id(), frame),
             mcp::tasks::STATUS_MODERN => {}
-            method::MESSAGE => shared
-                .hub
-                .log_message(frame, |scope| shared.fleet().sees(scope, self)),
-            _ => shared
-                .hub
-                .broadcast(frame, |scope| shared.fleet().sees(scope, self)),
+            // Sessions and people with separate instances hear from those.
+            _ if self.is_for_all() => self.pass_on(shared, connection, frame, Audience::All),
+            _ => {}
+        }
+    }
+
+    /// Sends log messages, and notifications of unknown kinds, to the clients that they concern. If an instance sends
+    /// more than [`MAX_AMBIENT_PER_SECOND`], the rest is dropped, because each message costs time for each client.
+    pub(crate) fn pass_on(
+        &self,
+        shared: &Shared,
+        connection: &Connection,
+        frame: &Frame,
+        to: Audience<'_>,
+    ) {
+        // These notifications concern only the sender of one request.
+        if matches!(frame.method(), method::CANCELLED | method::PROGRESS) {
+            return;
+        }
+        if !connection.ambient_rate.admits(MAX_AMBIENT_PER_SECOND) {
+            if let Some(times) = self.repeats.count("ambient") {
+                tracing::warn!(server = %self.key(), "dropped a log message: the server sends more than {MAX_AMBIENT_PER_SECOND} per second outside of calls{times}");
+            }
+            return;
+        }
+        let fleet = shared.fleet();
+        let is_log = frame.method() == method::MESSAGE;
+        // One text for all clients that see the server under the same name. It is a copy, because the frame may be a
+        // small slice of a large buffer, and may wait for a slow client.
+        let mut texts: [Option<Bytes>; 3] = Default::default();
+        let exposed = |scope: &Scope| {
+            let label = (is_log && scope.server.is_none()).then(|| self.label(scope).0);
+            let at = label
+                .as_ref()
+                .map_or(0, |_| 1 + usize::from(scope.project.is_some()));
+            let text = || {
+                let mut splice = Splice::new();
+                if let Some(label) = &label {
+                    log_message::expose(frame, label.as_str(), &mut splice);
+                }
+                Bytes::copy_from_slice(&splice.apply(frame.text()))
+            };
+            let is_seen = fleet.sees(scope, self);
+            is_seen.then(|| texts[at].get_or_insert_with(text).clone())
+        };
+        shared.hub.pass_on(frame, to, exposed);
+    }
+
+    /// Asks a newly connected server for log messages if a client has already set a level.
+    pub(crate) fn request_logs(&self, shared: &Arc<Shared>, connection: &Arc<Connection>) {
+        let fleet = shared.fleet();
+        let is_seen = |scope: &Scope| fleet.sees(scope, self);
+        if self.is_for_all() && shared.hub.has_log_level(is_seen) {
+            let connection = connection.clone();
+            let level = mcp::bridge::LOG_LEVELS[0];
+            shared.spawn(async move { connection.ensure_level(level, false).await });
         }
     }
 }

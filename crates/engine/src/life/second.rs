@@ -19,6 +19,7 @@ use mcp::{
 use tokio::time::Instant;
 
 use crate::{
+    client_state::hub::Audience,
     server::{
         Server,
         connection::{Connection, Opened},
@@ -59,6 +60,7 @@ async fn open(shared: &Arc<Shared>, server: &Arc<Server>, first: &Arc<Connection
             let version = client.info().version;
             tracing::info!(server = %server.key(), %version, "connected for legacy clients, too");
             let second = Arc::new(first.second_with(client));
+            server.request_logs(shared, &second);
             let (of_server, beside) = (server.clone(), Arc::downgrade(first));
             let watching = watch(shared.clone(), of_server, beside, second.clone(), ambient);
             shared.spawn(watching);
@@ -142,6 +144,11 @@ async fn handle(
         // Changes of lists are ignored, because the caller sees the lists of the shared instance.
         Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
             server.notified(shared, second, &frame);
+        }
+        Event::Notification(frame) if frame.method() == method::MESSAGE => {
+            if let Some(principal) = &second.whose {
+                server.pass_on(shared, second, &frame, Audience::Principal(principal));
+            }
         }
         Event::Request(request) | Event::Unclear(request) => {
             let refusal = RpcError::internal("no call is in flight, so no client can be asked");

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     catalog::{ListKind, fetch_list},
+    client_state::hub::Audience,
     life::{second, tokens},
     server::{
         Server,
@@ -83,6 +84,7 @@ pub(crate) async fn of_principal(
         shared.spawn(watch(
             shared.clone(),
             server.clone(),
+            principal.clone(),
             connection.clone(),
             ambient,
         ));
@@ -164,11 +166,12 @@ async fn started(
 }
 
 /// Watches a caller's instance until it ends or has been idle for the configured time. Of the notifications that belong
-/// to no call, only updates of watched resources are passed on. All others are dropped: the caller sees the lists of
-/// the shared instance.
+/// to no call, only updates of watched resources and log messages are passed on. All others are dropped: the caller sees
+/// the lists of the shared instance.
 async fn watch(
     shared: Arc<Shared>,
     server: Arc<Server>,
+    principal: Arc<str>,
     connection: Arc<Connection>,
     mut ambient: Ambient,
 ) {
@@ -186,6 +189,9 @@ async fn watch(
                 }
                 Some(Event::Notification(frame)) if frame.method() == method::RESOURCE_UPDATED => {
                     server.notified(&shared, &connection, &frame);
+                }
+                Some(Event::Notification(frame)) if frame.method() == method::MESSAGE => {
+                    server.pass_on(&shared, &connection, &frame, Audience::Principal(&principal));
                 }
                 _ => {}
             },
@@ -254,13 +260,26 @@ async fn forward(
             Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
                 server.notified(&shared, &connection, &frame);
             }
-            Event::Notification(frame) => {
+            Event::Notification(frame)
+                if matches!(
+                    frame.method(),
+                    method::TOOLS_CHANGED | method::PROMPTS_CHANGED | method::RESOURCES_CHANGED
+                ) =>
+            {
                 if frame.method() == method::TOOLS_CHANGED {
                     connection.own_tools.forget();
                 }
-                session
-                    .outbox()
-                    .push(Weight::Notification, frame.text().clone());
+                let changed = Frame::notification(frame.method(), None);
+                let outbox = session.outbox();
+                outbox.push(Weight::Signal, changed.text().clone());
+            }
+            Event::Notification(frame) => {
+                server.pass_on(
+                    &shared,
+                    &connection,
+                    &frame,
+                    Audience::Session(session.id()),
+                );
             }
             Event::Response(_) => {}
         }
@@ -350,6 +369,9 @@ async fn fetch(
         .await
         .map_err(|_| format!("its instance did not start within {} ms", limit.as_millis()))?;
     let instance = instance.map_err(|error| error.to_string())?;
+    if let Some(level) = session.log_level() {
+        Box::pin(instance.ensure_level(level, true)).await;
+    }
     let before = instance.own_tools.changes();
     let list = fetch_list(&instance.client, ListKind::Tools).await;
     let (list, _) = list.map_err(|error| error.to_string())?;

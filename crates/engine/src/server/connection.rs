@@ -40,6 +40,8 @@ pub struct Connection {
     /// The principal whose sign-in the instance uses, unless the instance is the shared one.
     pub(crate) whose: Option<Arc<str>>,
     pub(crate) level: AtomicU8,
+    /// What the instance sends to clients outside of calls.
+    pub(crate) ambient_rate: Rate,
     /// The tools that the instance lists, if it belongs to one session.
     pub(crate) own_tools: OwnTools,
     /// True as soon as the server's lists were fetched. Until then, requests from the server count as part of its
@@ -62,6 +64,28 @@ pub struct Placement {
     pub files: Option<Arc<VisibleFiles>>,
     /// The addresses on this host at which its ports are reached.
     pub ports: Vec<(u16, std::net::SocketAddr)>,
+}
+
+/// Counts events per second.
+#[derive(Default)]
+pub(crate) struct Rate(Mutex<Option<(Instant, u32)>>);
+
+impl Rate {
+    /// Counts an event. Returns `false` if more than `most` have happened within a second.
+    pub(crate) fn admits(&self, most: u32) -> bool {
+        let now = Instant::now();
+        let mut second = self.0.lock();
+        match &mut *second {
+            Some((start, count)) if now - *start < Duration::from_secs(1) => {
+                *count = count.saturating_add(1);
+                *count <= most
+            }
+            over => {
+                *over = Some((now, 1));
+                true
+            }
+        }
+    }
 }
 
 /// Native names of tools.
@@ -175,6 +199,7 @@ impl Connection {
             issued: None,
             whose: None,
             level: AtomicU8::new(u8::MAX),
+            ambient_rate: Rate::default(),
             own_tools: OwnTools::default(),
             is_known: AtomicBool::new(false),
             behind: ArcSwapOption::new(behind),

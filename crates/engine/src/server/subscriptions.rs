@@ -144,7 +144,9 @@ impl Upstream {
             let uris: Vec<String> = uris.iter().map(|uri| quote(uri)).collect();
             wanted.push(format!("\"resourceSubscriptions\":[{}]", uris.join(",")));
         }
-        if wanted.is_empty() {
+        // The gateway that runs a server also reports the server's log messages on this stream.
+        let has_logs = connection.is_elsewhere && info.has("logging");
+        if wanted.is_empty() && !has_logs {
             drop(last);
             self.changed.notified().await;
             return None;

@@ -18,6 +18,7 @@ mod gateway;
 mod hosted;
 mod life;
 mod lists;
+mod logs;
 mod names;
 mod recorded;
 mod sign_ins;

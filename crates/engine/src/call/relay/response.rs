@@ -8,7 +8,7 @@ use mcp::{
 };
 
 use super::{Relay, makes_modern_tasks, wants_task};
-use crate::{exchange::Answer, server::connection::Connection, uri};
+use crate::{exchange::Answer, log_message, server::connection::Connection, uri};
 
 impl Relay<'_> {
     /// Forwards a notification from the server to the caller.
@@ -25,18 +25,17 @@ impl Relay<'_> {
                 }
             }
             method::MESSAGE => {
-                let level = frame
-                    .object()
-                    .and_then(|params| params.string("level"))
-                    .unwrap_or_default();
                 let wanted = match (self.caller.era, self.log_level()) {
                     // 2026-07-28 server/utilities/logging: no log messages, unless the request asks for them.
                     (Era::Modern, None) => false,
-                    (Era::Legacy, None) => true,
-                    (_, Some(least)) => bridge::is_logged(&level, least),
+                    (_, least) => log_message::is_wanted(frame, least),
                 };
                 if !wanted {
                     return;
+                }
+                if self.caller.scope.server.is_none() {
+                    let (label, _) = self.target.server.label(&self.caller.scope);
+                    log_message::expose(frame, label.as_str(), &mut splice);
                 }
             }
             // A cancellation concerns only the connection to this gateway.

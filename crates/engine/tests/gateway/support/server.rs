@@ -197,6 +197,13 @@ impl Scripted {
         );
     }
 
+    /// Sends a log message with these params from one instance, or from all that run.
+    pub(crate) fn log(&self, instance: Option<usize>, params: &Value) {
+        let method = "notifications/message";
+        let frame = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        self.say(instance, &frame);
+    }
+
     fn notify(&self, method: &str, params: &Value, is_subscribed: bool) {
         let (is_modern, streams) = {
             let inner = self.inner();
