@@ -240,7 +240,8 @@ fn how_to_install(tools: &[Tool], apt: bool) -> Option<String> {
     ))
 }
 
-/// Installs servers, clients, the conformance suite, Redocly, an authorization server and a suitable Node.js from npm.
+/// Installs servers, clients, the SDK, the conformance suite, Redocly, an authorization server and a suitable Node.js from
+/// npm.
 fn npm_packages(workspace: &Workspace) -> Result<()> {
     let node_modules = workspace.node_modules();
     let node = node_modules.join("node/bin/node");
@@ -250,7 +251,7 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     heading(
-        "installing MCP servers and clients, the conformance suite, Redocly, oidc-provider and Node.js from npm",
+        "installing MCP servers and clients, the SDK, the conformance suite, Redocly, oidc-provider and Node.js from npm",
     );
     stamp.remove()?;
     fs::write(work.join("package.json"), PACKAGE)?;

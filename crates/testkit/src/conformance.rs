@@ -1,4 +1,5 @@
-//! Runs the official conformance suite and counts the results.
+//! Runs the official conformance suite and counts the results. Also starts the server that is built on the TypeScript
+//! SDK; the one that is built on the Rust SDK is the binary `testkit-conformance`.
 //!
 //! The suite is an npm package. `cargo xtask setup` installs it under `.work/node_modules` of the workspace, with a
 //! matching Node.js; `TOOLWHARF_NODE_MODULES` names another directory. Scenarios run one after the other. Counts come
@@ -132,7 +133,29 @@ pub fn node_modules() -> PathBuf {
 
 const NODE: &str = "node/bin/node";
 const SUITE: &str = "@modelcontextprotocol/conformance/dist/index.js";
+const TYPESCRIPT_SDK: &str = "@modelcontextprotocol/server";
 const REQUIREMENTS: &str = "@modelcontextprotocol/conformance/requirements";
+
+/// Starts the conformance server of both eras that is built on the TypeScript SDK (`typescript/server.mjs`), and returns
+/// its URL.
+///
+/// # Panics
+/// If the SDK is not installed (`cargo xtask setup`) or the server does not start.
+pub async fn typescript_server() -> (Process, String) {
+    let modules = node_modules();
+    assert!(
+        modules.join(TYPESCRIPT_SDK).is_dir(),
+        "{} is missing; run: cargo xtask setup",
+        modules.join(TYPESCRIPT_SDK).display()
+    );
+    let mut command = Command::new(modules.join(NODE));
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("typescript/server.mjs"))
+        .arg(modules);
+    let mut process = Process::spawn(command);
+    let url = process.url().await;
+    (process, url)
+}
 
 /// Runs the server scenarios of `requirements` (a revision such as `2026-07-28`) against `url`.
 ///
