@@ -288,7 +288,7 @@ async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
     assert_eq!(events.last().unwrap()["kind"], "stopped");
     checks::contains(why, &["Toolwharf was stopped"]);
     let seconds = why
-        .split(" s more")
+        .split(" s; completed")
         .next()
         .and_then(|why| why.rsplit(' ').next());
     let seconds: f32 = seconds.unwrap().parse().unwrap();

@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(names, ["v1alpha1", "v1beta1", "v2"]);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(
-            warnings[0].contains("Secret `x`") && warnings[1].contains("unknown"),
+            warnings[0].contains("Secret `x`") && warnings[1].contains("does not know"),
             "{warnings:?}"
         );
     }
