@@ -33,7 +33,7 @@ use tokio::{
 use super::{EVERYBODY, Id, Logins, Place, Stored, credential::Authorizing};
 use crate::master::Master;
 
-/// What the issuer knows and does.
+/// The state of the issuer, and the rules for its responses.
 struct Rules {
     /// Lifetimes of the next access tokens, the last one first. After that, an hour.
     lifetimes: Mutex<Vec<u64>>,

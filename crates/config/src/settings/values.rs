@@ -103,7 +103,7 @@ pub(super) fn is_host(text: &str) -> bool {
     }) && !text.contains(['*', '/', '@', '#', '?'])
 }
 
-/// First segments of the gateway's own paths that have further paths below them. A prefix cannot begin with one of them:
+/// First segments of paths of the gateway that have further paths below them. A prefix cannot begin with one of them:
 /// it would be unclear whether a proxy has removed the prefix from a path.
 const OWN_PATHS: [&str; 13] = [
     ".well-known",

@@ -40,7 +40,7 @@ pub struct Connection {
     /// The principal whose sign-in the instance uses, unless the instance is the shared one.
     pub(crate) whose: Option<Arc<str>>,
     pub(crate) level: AtomicU8,
-    /// What the instance sends to clients outside of calls.
+    /// Messages that the instance sends to clients outside of calls.
     pub(crate) ambient_rate: Rate,
     /// The tools that the instance lists, if it belongs to one session.
     pub(crate) own_tools: OwnTools,

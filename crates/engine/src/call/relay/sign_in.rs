@@ -1,6 +1,6 @@
 //! Calls of a user who has to sign in to the server first. The client is asked to open a link, and the call continues.
 //!
-//! A server to which nobody has ever signed in has no tools. [`sign_in_tool`] is the tool that is offered in their
+//! Until the first sign-in to a server, it has no tools. [`sign_in_tool`] is the tool that is offered in their
 //! place, and [`sign_in`] precedes a call of a tool that is still unknown.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{
 /// The key of the request to a modern client.
 const INPUT_KEY: &str = "login";
 
-/// What came of the request to sign in.
+/// The result of the request to sign in.
 enum Prompted {
     /// The user has signed in.
     SignedIn,
