@@ -48,21 +48,28 @@ await visit("/chat", async (page, { log }) => {
   await app.getByRole("button", { name: "Send Message" }).click();
   await page.waitForFunction(() => document.querySelector("#message").value !== "");
 
-  // During a turn.
+  // During a turn: a reload.
   await say(page, "Tell me a lot");
   await log.getByText("word word").first().waitFor();
   await page.reload();
   await log.getByText("Tell me a lot").waitFor();
   await log.getByText("There it is.").waitFor();
+
+  // During a turn: another conversation, of which the turn changes nothing, and back.
+  await say(page, "Tell me more");
+  await log.getByText("more more").first().waitFor();
+  await page.getByRole("button", { name: "New chat" }).click();
+  await page.getByText("What can I do for you?").waitFor();
+  await page.getByRole("button", { name: "Send" }).waitFor();
+  assert.equal(await log.textContent(), "");
+  const list = page.getByRole("navigation", { name: "Conversations" });
+  await list.getByRole("button", { name: /^Compare two ports/ }).click();
+  await log.getByText("Tell me more").waitFor();
+  assert.equal(await log.getByText("Stopped.").count(), 0);
   await say(page, "Go on");
   await log.getByText("Back again.").waitFor();
 
-  // Another conversation, and back; then it is removed.
-  await page.getByRole("button", { name: "New chat" }).click();
-  await page.getByText("What can I do for you?").waitFor();
-  const list = page.getByRole("navigation", { name: "Conversations" });
-  await list.getByRole("button", { name: /^Compare two ports/ }).click();
-  await log.getByText("Back again.").waitFor();
+  // A conversation is removed.
   await list.getByRole("button", { name: "Delete: Compare two ports" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   await list.getByText("No conversations yet.").waitFor();

@@ -405,9 +405,12 @@ async fn c13_the_palette_finds_everything() {
 async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
     let table = "| port | ships |\n| --- | --- |\n| Rotterdam | 28,000 |\n\n[a source](https://ports.example/) ![far](https://evil.example/x.png) \
                  <b onclick=alert(1)>\n\n```rust\nlet ports = 2;\n```";
-    let mut slow = says(&"word ".repeat(200));
-    slow["reply"]["pause_ms"] = 100.into();
-    slow["reply"]["blocks"][0]["deltas"] = 200.into();
+    let slow = |word: &str| {
+        let mut turn = says(&word.repeat(200));
+        turn["reply"]["pause_ms"] = 100.into();
+        turn["reply"]["blocks"][0]["deltas"] = 200.into();
+        turn
+    };
     let llm = Llm::start(&turns(&[
         says(table),
         asks(&[("t1", "get-tiny-image", json!({}))]),
@@ -416,7 +419,8 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
         says("Thank you, Ada."),
         asks(&[("t2", "get-time", json!({}))]),
         says("Late."),
-        slow,
+        slow("word "),
+        slow("more "),
         says("Back again."),
     ]))
     .await;

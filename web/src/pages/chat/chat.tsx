@@ -54,23 +54,36 @@ export function Chat() {
   const set = useQuery({ ...settings, retry: false });
   const lacksModel = set.data?.settings.some((one) => one.key === "agent.model" && one.value == null);
 
-  useEffect(() => {
-    if (shown.current === c) return;
+  /** Stops the turn, and clears the page for conversation `next`. */
+  const leave = useCallback((next: string | undefined) => {
     turn.current?.abort();
-    shown.current = c;
+    turn.current = null;
+    shown.current = next;
     contexts.current.clear();
     setSaid([]);
     setStatus("");
+    setIsBusy(false);
+  }, []);
+
+  useEffect(() => {
+    if (shown.current === c) return;
+    leave(c);
     if (!c) return;
     const over = new AbortController();
     stored(c, project, over.signal)
-      .then((kept) => setSaid(told(kept)))
+      // A message may have been sent in the meantime.
+      .then((kept) => setSaid((since) => [...told(kept), ...since]))
       .catch((error: unknown) => over.signal.aborted || setSaid([{ whose: "theirs", parts: [{ kind: "wrong", text: message(error) }] }]));
     return () => over.abort();
-  }, [c, project]);
+  }, [c, project, leave]);
   useEffect(() => () => turn.current?.abort(), []);
 
   const go = useCallback((id: string | undefined) => void navigate({ to: "/chat", search: { ...(project ? { project } : {}), ...(id ? { c: id } : {}) } as never }), [navigate, project]);
+
+  const fresh = () => {
+    leave(undefined);
+    go(undefined);
+  };
 
   const send = async (typed: string) => {
     const text = [typed, ...contexts.current.values()].join("\n\n");
@@ -78,7 +91,9 @@ export function Chat() {
     const over_ = (turn.current = new AbortController());
     setIsBusy(true);
     setSaid((old) => [...old, { whose: "mine", text }, { whose: "theirs", parts: [] }]);
-    const note = (kind: "wrong" | "note", what: string) => setSaid((old) => answer(old, (parts) => [...parts, { kind, text: what }]));
+    /** Changes the page, unless another conversation was opened in the meantime. */
+    const change = (how: (old: Said[]) => Said[]) => turn.current === over_ && setSaid(how);
+    const note = (kind: "wrong" | "note", what: string) => change((old) => answer(old, (parts) => [...parts, { kind, text: what }]));
     let isOver = false;
     try {
       const stream = await begun(project, { message: text, can_answer: true, ...(shown.current ? { conversation: shown.current } : {}) }, over_.signal);
@@ -91,20 +106,22 @@ export function Chat() {
         }
         setStatus(event === "retrying" ? `The model's provider is busy; asking again in ${Math.ceil((what.pause_ms ?? 0) / 1000)} s.` : "");
         isOver ||= event === "done" || event === "error";
-        setSaid((old) => heard(old, event, what));
+        change((old) => heard(old, event, what));
       }
       if (over_.signal.aborted) note("note", "Stopped.");
       else if (!isOver) note("wrong", "The connection was lost. Everything that was complete is kept: open the conversation again to see it.");
     } catch (error) {
       note(over_.signal.aborted ? "note" : "wrong", over_.signal.aborted ? "Stopped." : message(error));
     }
-    if (turn.current === over_) setIsBusy(false);
-    setSaid((old) => answer(old, over));
-    const id = shown.current;
-    if (id && isOver)
-      void stored(id, project)
-        .then((kept) => shown.current === id && setSaid((old) => whole(old, told(kept))))
-        .catch(() => {});
+    change((old) => answer(old, over));
+    if (turn.current === over_) {
+      setIsBusy(false);
+      const id = shown.current;
+      if (id && isOver)
+        void stored(id, project)
+          .then((kept) => shown.current === id && setSaid((old) => whole(old, told(kept))))
+          .catch(() => {});
+    }
     void client.invalidateQueries({ queryKey: ["conversations"] });
   };
 
@@ -142,7 +159,7 @@ export function Chat() {
       {isWide && (
         <nav aria-label="Conversations" className="flex w-64 shrink-0 flex-col border-r">
           <div className="p-3">
-            <Button className="w-full" icon={<MessageSquarePlus />} onClick={() => go(undefined)}>
+            <Button className="w-full" icon={<MessageSquarePlus />} onClick={fresh}>
               New chat
             </Button>
           </div>
@@ -158,7 +175,7 @@ export function Chat() {
           {!isWide && (
             <>
               <Button look="quiet" aria-label="Conversations" icon={<History />} onClick={() => setIsOpen(true)} />
-              <Button look="quiet" aria-label="New chat" icon={<MessageSquarePlus />} onClick={() => go(undefined)} />
+              <Button look="quiet" aria-label="New chat" icon={<MessageSquarePlus />} onClick={fresh} />
             </>
           )}
         </header>
