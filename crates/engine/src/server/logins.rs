@@ -15,56 +15,46 @@ pub struct Issued {
     pub ends_at: Option<SystemTime>,
 }
 
-/// Keeps users' sign-ins to servers. [`NoLogins`] keeps none.
+/// Keeps users' sign-ins to servers. The default methods keep none.
 pub trait Logins: Send + Sync {
     /// The source of access tokens for requests to the server, if the server may require any. `whose` is the principal
     /// whose tokens are used. `None` means the sign-in shared by all callers or, if callers do not share one, that of
     /// the caller who signed in last; it serves the lists that all callers see.
-    fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>>;
+    fn authorize(
+        &self,
+        _spec: &ServerSpec,
+        _whose: Option<&Arc<str>>,
+    ) -> Option<Arc<dyn Authorize>> {
+        None
+    }
 
     /// The access token for the environment of an instance about to be launched, if it uses one
     /// (`model::LoginVariables`). `whose` is as in [`Logins::authorize`].
     fn issue(
         &self,
-        spec: &ServerSpec,
-        whose: Option<&Arc<str>>,
-    ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>>;
+        _spec: &ServerSpec,
+        _whose: Option<&Arc<str>>,
+    ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>> {
+        None
+    }
 
     /// Returns whether each caller of the server signs in separately.
-    fn is_personal(&self, spec: &ServerSpec) -> bool;
+    fn is_personal(&self, _spec: &ServerSpec) -> bool {
+        false
+    }
 
     /// A link to sign in with, if the caller may sign in. It works once, and only in the caller's own browser.
-    fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String>;
+    fn link(&self, _spec: &ServerSpec, _principal: &Arc<str>) -> Option<String> {
+        None
+    }
 
     /// Waits for a sign-in that the caller can use.
-    fn signed_in(&self, spec: &ServerSpec, principal: &Arc<str>) -> BoxFuture<'static, ()>;
+    fn signed_in(&self, _spec: &ServerSpec, _principal: &Arc<str>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// Provides no sign-ins.
 pub struct NoLogins;
 
-impl Logins for NoLogins {
-    fn authorize(&self, _: &ServerSpec, _: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>> {
-        None
-    }
-
-    fn issue(
-        &self,
-        _: &ServerSpec,
-        _: Option<&Arc<str>>,
-    ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>> {
-        None
-    }
-
-    fn is_personal(&self, _: &ServerSpec) -> bool {
-        false
-    }
-
-    fn link(&self, _: &ServerSpec, _: &Arc<str>) -> Option<String> {
-        None
-    }
-
-    fn signed_in(&self, _: &ServerSpec, _: &Arc<str>) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
-    }
-}
+impl Logins for NoLogins {}

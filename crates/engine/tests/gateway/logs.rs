@@ -3,11 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine::{Issued, Logins, Scope, hub::Registration};
-use futures_util::future::BoxFuture;
+use engine::{Logins, Scope, hub::Registration};
 use mcp::{
     Era, Version,
-    client::{Authorize, SignIn},
     outbox::Bounds,
     server::{ClientInfo, Session},
 };
@@ -185,28 +183,8 @@ async fn g15_a_flood_of_log_messages_displaces_nothing() {
 struct Personal;
 
 impl Logins for Personal {
-    fn authorize(&self, _: &ServerSpec, _: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>> {
-        None
-    }
-
-    fn issue(
-        &self,
-        _: &ServerSpec,
-        _: Option<&Arc<str>>,
-    ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>> {
-        None
-    }
-
     fn is_personal(&self, _: &ServerSpec) -> bool {
         true
-    }
-
-    fn link(&self, _: &ServerSpec, _: &Arc<str>) -> Option<String> {
-        None
-    }
-
-    fn signed_in(&self, _: &ServerSpec, _: &Arc<str>) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engine::{Command, Issued, Logins, Scope};
+use engine::{Command, Logins, Scope};
 use futures_util::future::BoxFuture;
 use mcp::{
     Era,
@@ -44,18 +44,6 @@ impl Logins for SharedLogin {
     fn authorize(&self, spec: &ServerSpec, _: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>> {
         let has_sign_in = spec.launch().is_none();
         has_sign_in.then(|| Arc::new(NoToken) as Arc<dyn Authorize>)
-    }
-
-    fn issue(
-        &self,
-        _: &ServerSpec,
-        _: Option<&Arc<str>>,
-    ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>> {
-        None
-    }
-
-    fn is_personal(&self, _: &ServerSpec) -> bool {
-        false
     }
 
     fn link(&self, _: &ServerSpec, _: &Arc<str>) -> Option<String> {
