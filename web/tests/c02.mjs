@@ -22,6 +22,26 @@ await visit("/servers", async (page, { open }) => {
   console.log(`seen after ${took.toFixed(0)} ms`);
   assert.ok(took < LATE_MS, `seen after ${took} ms`);
 
+  // An event arrives while the list is fetched: the list, which is older, does not undo it.
+  const list = /\/api\/v1\/mcp\/servers\?/;
+  const [fetched, release] = [Promise.withResolvers(), Promise.withResolvers()];
+  await page.route(list, async (route) => {
+    const response = await route.fetch();
+    const { servers, ...rest } = await response.json();
+    fetched.resolve();
+    await release.promise;
+    await route.fulfill({ response, json: { ...rest, servers: [...servers, { ...servers[0], id: "older", name: "older" }] } });
+  });
+  await row.getByRole("button", { name: "Actions for fragile" }).click();
+  await page.getByRole("menuitem", { name: "Start", exact: true }).click();
+  await fetched.promise;
+  await api("POST", "/mcp/servers", { name: "newer", command: ["true"], enabled: false });
+  await page.getByRole("link", { name: "newer" }).waitFor();
+  release.resolve();
+  await page.getByRole("link", { name: "older" }).waitFor();
+  assert.equal(await page.getByRole("link", { name: "newer" }).count(), 1);
+  await page.unroute(list);
+
   // A server that cannot start: the reason, the time of the next attempt, its last output.
   await page.getByRole("link", { name: "hopeless" }).click();
   await page.getByText("Restarting later").waitFor();

@@ -126,7 +126,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 
 /// Runs the benchmarks. The figures are meaningful only for a release build.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
-    release(workspace, &["--bin=toolwharf", "--bin=bench"])?;
+    release(workspace)?;
     heading("benchmarks");
     let bench = workspace.target()?.join("release/bench");
     Cmd::new(bench).args(args).dir(workspace.root()).become_it()
@@ -134,21 +134,22 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
 
 /// Runs the chaos test: failures under load, and the check of all accounts.
 pub(crate) fn chaos(workspace: &Workspace, args: &[String]) -> Result<()> {
-    let binaries = ["--bin=toolwharf", "--bin=bench", "--bin=testkit-scripted"];
-    release(workspace, &binaries)?;
+    release(workspace)?;
     heading("chaos");
     let bench = workspace.target()?.join("release/bench");
     let chaos = Cmd::new(bench).args(["chaos"]).args(args);
     chaos.dir(workspace.root()).become_it()
 }
 
-fn release(workspace: &Workspace, binaries: &[&str]) -> Result<()> {
+/// Builds the gateway, the load generator and the server that both benchmarks and chaos tests host.
+fn release(workspace: &Workspace) -> Result<()> {
     heading("release build");
     let packages = [
         "--package=toolwharf",
         "--package=bench",
         "--package=testkit",
     ];
+    let binaries = ["--bin=toolwharf", "--bin=bench", "--bin=testkit-scripted"];
     let build = workspace.cargo(&["build", "--release"]);
     build.args(packages).args(binaries).run()
 }

@@ -206,7 +206,7 @@ const CASES: [(&str, Case); 13] = [
 ///
 /// # Errors
 ///
-/// A process did not start, or a response was wrong. No figures are printed then.
+/// A process did not start, or a response was wrong. The figures of the cases before are printed nevertheless.
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit()?;
     let product = match options.product {
@@ -223,33 +223,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         only: options.only,
         checked: 0,
     };
-    let mut rows: Vec<Row> = Vec::new();
-    for case in calls::CASES {
-        if driver.wants(case.name) {
-            eprintln!("{} …", case.name);
-            rows.extend(calls::run(&mut driver, case).await.context(case.name)?);
-        }
-    }
-    for (name, measure) in CASES {
-        let wanted = match name {
-            "replicas" => replicas::CASES.iter().any(|case| driver.wants(case.name)),
-            _ => driver.wants(name),
-        };
-        if wanted {
-            eprintln!("{name} …");
-            rows.extend(measure(&mut driver).await.context(name)?);
-        }
-    }
-    anyhow::ensure!(
-        !rows.is_empty(),
-        "no case is named {}",
-        driver.only.join(" or ")
-    );
+    let mut rows = Vec::new();
+    let measured = measure(&mut driver, &mut rows).await;
     print!("{}", report::table(&rows));
-    println!(
-        "{} responses were checked, all were correct",
-        driver.checked
-    );
     if let Some(file) = &options.json {
         let product = match &driver.product {
             Product::Toolwharf(_) => "toolwharf",
@@ -259,8 +235,39 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         std::fs::write(file, serde_json::to_string_pretty(&report)? + "\n")
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
+    measured?;
+    anyhow::ensure!(
+        !rows.is_empty(),
+        "no case is named {}",
+        driver.only.join(" or ")
+    );
+    println!(
+        "{} responses were checked, all were correct",
+        driver.checked
+    );
     let over = rows.iter().any(|row| row.kept() == Some(false));
     Ok(ExitCode::from(u8::from(over)))
+}
+
+/// Runs the cases in order, and adds the figures of each.
+async fn measure(driver: &mut Driver, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for case in calls::CASES {
+        if driver.wants(case.name) {
+            eprintln!("{} …", case.name);
+            rows.extend(calls::run(driver, case).await.context(case.name)?);
+        }
+    }
+    for (name, measure) in CASES {
+        let wanted = match name {
+            "replicas" => replicas::CASES.iter().any(|case| driver.wants(case.name)),
+            _ => driver.wants(name),
+        };
+        if wanted {
+            eprintln!("{name} …");
+            rows.extend(measure(driver).await.context(name)?);
+        }
+    }
+    Ok(())
 }
 
 /// Raises the soft limit of open files to the hard limit, for this process and its children.

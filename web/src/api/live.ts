@@ -8,10 +8,39 @@ import { events, type StreamEvent } from "./sse";
 /** `connecting` at first; `polling` without a stream; `lost` while the gateway does not respond. */
 type Liveness = "connecting" | "live" | "polling" | "lost";
 
+/** The latest event about each server, by id. `undefined`: it was removed. */
+type Changes = Map<string, Server | undefined>;
+
+/** The changes since the start of each fetch of servers in progress. */
+const fetches = new Set<Changes>();
+
 const liveness = store<Liveness>("connecting");
 const callListeners = new Set<(call: Call) => void>();
 
 export const seen = (server: Server): Server => ({ ...server, seen: Date.now() });
+
+/** Fetches servers. The response may be older than events that arrive while it is fetched, so these are applied to it. */
+export async function withChanges<T>(fetch: () => Promise<T>, apply: (fetched: T, changes: Changes) => T): Promise<T> {
+  const changes: Changes = new Map();
+  fetches.add(changes);
+  try {
+    return apply(await fetch(), changes);
+  } finally {
+    fetches.delete(changes);
+  }
+}
+
+/** A list of servers after these changes. */
+export function changed(all: Server[], changes: Changes): Server[] {
+  const rest = new Map(changes);
+  const known = all.flatMap((one) => {
+    if (!rest.has(one.id!)) return [one];
+    const change = rest.get(one.id!);
+    rest.delete(one.id!);
+    return change ? [{ ...one, ...change }] : [];
+  });
+  return [...known, ...[...rest.values()].filter((one) => one !== undefined)];
+}
 
 export const isLive = () => liveness.get() === "live";
 
@@ -75,23 +104,25 @@ const pause = (ms: number, over: AbortSignal) =>
     over.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
   });
 
+/** Updates the list of servers, and the fetches in progress. */
+function note(client: QueryClient, id: string, server: Server | undefined) {
+  for (const changes of fetches) changes.set(id, server);
+  client.setQueryData<Server[]>(["servers"], (all) => all && changed(all, new Map([[id, server]])));
+}
+
 /** Updates the cache with an event. */
 function take(client: QueryClient, { event, data }: StreamEvent) {
   const told: unknown = JSON.parse(data);
   switch (event) {
     case "server": {
       const server = seen(told as Server);
-      client.setQueryData<Server[]>(["servers"], (all) => {
-        if (!all) return all;
-        const at = all.findIndex((one) => one.id === server.id);
-        return at < 0 ? [...all, server] : all.with(at, { ...all[at], ...server });
-      });
+      note(client, server.id!, server);
       client.setQueryData<Server>(["server", server.id!], (old) => (old ? { ...old, ...server } : old));
       return;
     }
     case "server_removed": {
       const { id } = told as { id: string };
-      client.setQueryData<Server[]>(["servers"], (all) => all?.filter((one) => one.id !== id));
+      note(client, id, undefined);
       return void client.invalidateQueries({ queryKey: ["server", id] });
     }
     case "tools":

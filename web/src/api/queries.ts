@@ -2,7 +2,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { api, ok, type Server, type Tool } from "./client";
-import { isLive, seen } from "./live";
+import { changed, isLive, seen, withChanges } from "./live";
 
 /** While there is no event stream, data that can change is polled at this interval. */
 const POLL_MS = 800;
@@ -10,23 +10,29 @@ const polled = (every = POLL_MS) => () => (isLive() ? false : every);
 
 export const servers = queryOptions({
   queryKey: ["servers"],
-  queryFn: async ({ signal }) => {
-    const all: Server[] = [];
-    let after: string | undefined;
-    do {
-      const page = await ok(api.GET("/api/v1/mcp/servers", { params: { query: { limit: 1000, ...(after ? { after } : {}) } }, signal }));
-      all.push(...page.servers.map(seen));
-      after = page.next ?? undefined;
-    } while (after);
-    return all;
-  },
+  queryFn: ({ signal }) => withChanges(() => allServers(signal), changed),
   refetchInterval: polled(),
 });
+
+async function allServers(signal: AbortSignal): Promise<Server[]> {
+  const all: Server[] = [];
+  let after: string | undefined;
+  do {
+    const page = await ok(api.GET("/api/v1/mcp/servers", { params: { query: { limit: 1000, ...(after ? { after } : {}) } }, signal }));
+    all.push(...page.servers.map(seen));
+    after = page.next ?? undefined;
+  } while (after);
+  return all;
+}
 
 export const server = (id: string) =>
   queryOptions({
     queryKey: ["server", id],
-    queryFn: async ({ signal }) => seen(await ok(api.GET("/api/v1/mcp/servers/{id}", { params: { path: { id } }, signal }))),
+    queryFn: ({ signal }) =>
+      withChanges(
+        async () => seen(await ok(api.GET("/api/v1/mcp/servers/{id}", { params: { path: { id } }, signal }))),
+        (one, changes) => ({ ...one, ...changes.get(id) }),
+      ),
     refetchInterval: polled(),
   });
 
