@@ -98,6 +98,8 @@ pub use self::view::Own;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Deadline for the processes of a failed start to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
+/// Maximum number of tries to start bubblewrap while the mounts of the host change.
+const MAX_PROBES: usize = 5;
 
 /// Settings of a [`Bubblewrap`], fixed at its creation.
 #[derive(Clone, Debug)]
@@ -380,7 +382,7 @@ impl Inner {
             "true",
         ]);
         let arguments: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
-        volume::run(BWRAP, &arguments).map_err(|why| {
+        settled(|| volume::run(BWRAP, &arguments)).map_err(|why| {
             let remedy = remedy(self.privileged);
             Error::Unavailable(format!(
                 "bubblewrap does not work on this host: {why}; {remedy}"
@@ -409,6 +411,18 @@ impl Inner {
         Ok(gone.len().max(mounts))
     }
 }
+/// Runs bubblewrap again if a mount of the host disappeared while it was bound, such as that of a Docker container that
+/// ends.
+fn settled<T>(mut run: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+    for _ in 1..MAX_PROBES {
+        match run() {
+            Err(why) if why.contains("Unable to apply mount flags") => {}
+            outcome => return outcome,
+        }
+    }
+    run()
+}
+
 impl Runtime for Bubblewrap {
     fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
         self.blocking("trying bubblewrap", Inner::probe).boxed()
@@ -584,5 +598,33 @@ fn remedy(privileged: bool) -> &'static str {
     } else {
         "the kernel may not allow user namespaces to ordinary users: check `sysctl \
          kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces`"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Docker mounts and unmounts a file system for each container.
+    #[test]
+    fn mounts_that_disappear_are_no_reason_against_bubblewrap() {
+        let race = r#"`bwrap`: exit status: 1: bwrap: Can't bind mount /oldroot/ on /newroot/: Unable to apply mount flags: remount "/newroot/x": Invalid argument"#;
+        let other = "`bwrap`: exit status: 1: bwrap: No permissions to create new namespace";
+        for (errors, tries, is_well) in [
+            (&[][..], 1, true),
+            (&[race, race], 3, true),
+            (&[other], 1, false),
+            (&[race, other], 2, false),
+            (&[race; MAX_PROBES], MAX_PROBES, false),
+        ] {
+            let mut tried = 0;
+            let outcome = settled(|| {
+                tried += 1;
+                errors
+                    .get(tried - 1)
+                    .map_or(Ok(()), |why| Err((*why).to_owned()))
+            });
+            assert_eq!((tried, outcome.is_ok()), (tries, is_well), "{errors:?}");
+        }
     }
 }

@@ -20,7 +20,10 @@ use common::{
     real::python,
 };
 use serde_json::{Value, json};
-use testkit::Site;
+use testkit::{DEADLINE, Site, wait_for_some};
+
+/// The number of tools of the servers of [`shop`].
+const TOOLS: usize = 3;
 
 /// An invocation, as a runner would create it.
 struct Invocation {
@@ -110,9 +113,15 @@ fn endpoint(gateway: &Gateway) -> Arc<Endpoint> {
     Arc::new(Endpoint::new(url).with_token(gateway.token()))
 }
 
+/// Builds a toolset with the tools of both servers. On a busy machine, these start too slowly for the first list, which
+/// waits for ten seconds.
 async fn toolset(endpoint: Arc<Endpoint>) -> Toolset {
-    let toolset = Toolset::build("shop", endpoint).await;
-    toolset.unwrap_or_else(|error| panic!("{error}"))
+    wait_for_some("the tools of both servers", DEADLINE, async || {
+        let toolset = Toolset::build("shop", endpoint.clone()).await;
+        let toolset = toolset.unwrap_or_else(|error| panic!("{error}"));
+        (tools(&toolset).await.len() == TOOLS).then_some(toolset)
+    })
+    .await
 }
 
 async fn tools(toolset: &Toolset) -> Vec<Arc<dyn Tool>> {

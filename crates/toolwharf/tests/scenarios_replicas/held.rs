@@ -11,8 +11,8 @@ use crate::{
     api::Api,
     common::{Gateway, checks},
     support::{
-        Hosted, LEASE, Proxy, Way, database, end, listed, refuses_keys, replica, replica_with, two,
-        two_with_server,
+        Hosted, LEASE, Proxy, Way, database, end, listed, refuses_keys, replica, replica_with,
+        two_with, two_with_server,
     },
 };
 
@@ -105,11 +105,10 @@ async fn d03_a_replica_that_was_killed_and_starts_again_does_not_wait_for_itself
 /// Volumes in the data directory of a lost replica cannot move: the server is blocked until they are back, and says so.
 #[tokio::test]
 async fn d03_a_server_whose_volumes_cannot_follow_is_blocked_until_its_host_is_back() {
-    let (_database, mut first, second) = two().await;
-    let hosted = Hosted::register_with(&first, json!({"volumes": ["/notes"]})).await;
+    let volumes = json!({"volumes": ["/notes"]});
+    let (_database, mut first, second, hosted) = two_with(volumes).await;
     let kept = |text: &str| json!({"path": "/notes/kept", "text": text});
     hosted.said(&first, "append", kept("before")).await;
-    hosted.is(&second, "elsewhere").await;
     let watched = hosted.watched();
     end(&mut first, Signal::KILL).await;
     hosted.is_blocked(&second, "its volumes are on host").await;

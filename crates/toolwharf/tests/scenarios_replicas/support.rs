@@ -80,9 +80,15 @@ pub(crate) async fn two() -> (Database, Gateway, Gateway) {
 
 /// Two gateways on one database, and a server that the first one runs.
 pub(crate) async fn two_with_server() -> (Database, Gateway, Gateway, Hosted) {
+    two_with(json!({})).await
+}
+
+/// Like [`two_with_server`], with additional fields. The second gateway starts later, because it could run a new server
+/// before the first one does.
+pub(crate) async fn two_with(more: Value) -> (Database, Gateway, Gateway, Hosted) {
     let database = database().await;
     let first = replica(database.url(), None).await;
-    let hosted = Hosted::register(&first).await;
+    let hosted = Hosted::register_with(&first, more).await;
     let second = replica(database.url(), Some(&first)).await;
     hosted.is(&second, "elsewhere").await;
     (database, first, second, hosted)
