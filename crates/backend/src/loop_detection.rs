@@ -2,7 +2,8 @@
 //! its listeners.
 //!
 //! This module only uses the entry. Loops through a script or another address are detected on connecting
-//! ([`mcp::chain`]). An entry with another configuration or data directory is a different Toolwharf.
+//! ([`mcp::chain`]). An entry with another configuration, data directory or database starts a different
+//! Toolwharf, so it is no loop.
 
 use std::{
     env, fs,

@@ -58,7 +58,8 @@ fn the_floor_is_measured_against_itself_in_every_case() {
     );
 }
 
-/// Both sides are measured at the same time, so a debug build has the same ratio.
+/// Compares three replicas with one gateway, in alternating rounds. A debug build slows both, so the ratio is about that of
+/// a release build.
 #[test]
 fn d10_a_call_costs_no_more_with_three_replicas() {
     assert!(

@@ -151,7 +151,8 @@ fn remove_from(
             return None;
         }
         let mut cut: Vec<Range<usize>> = Vec::new();
-        // The comma after the last kept member: removed if the final member is removed and has no comma itself.
+        // The comma after the last member kept so far. If the object's last member is removed and has no comma after it,
+        // this one would be left before the `}`, so it is removed instead.
         let mut dangling = None;
         for (prop, is_gone) in props.iter().zip(gone) {
             let own = comma_after(text, prop.end());

@@ -80,7 +80,7 @@ impl Rules {
         secs(60),
     ];
 
-    /// A process that the configuration names.
+    /// A command of the configuration file or of a project that runs on the host and has no `restart`.
     pub const PROCESS: Self = Self {
         restart: RestartPolicy::Always,
         misses: 1,

@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 
-/// Size of a piece. The allocator returns a freed piece of this size to the system as a whole, on any thread.
+/// Size of a piece. The allocator can return a freed piece of this size to the operating system at once, whichever thread
+/// frees it.
 const PIECE_BYTES: usize = 1 << 20;
 /// A buffer of this size grows to a full piece at once.
 const SMALL_BYTES: usize = PIECE_BYTES / 8;

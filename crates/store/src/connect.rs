@@ -52,7 +52,7 @@ pub(crate) async fn attach(
         .bind(path)
         .execute(&mut *conn)
         .await?;
-    // The page size applies to new files; an existing file keeps its size. Only FULL makes a commit durable: NORMAL may
+    // The page size applies to new files only; an existing file keeps its page size. Only FULL makes a commit durable: NORMAL may
     // lose the last commits when the machine stops.
     let pragmas = format!(
         "PRAGMA kb.page_size = {PAGE_BYTES}; PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \

@@ -185,10 +185,11 @@ async fn on_a_change_the_running_configuration_stays() {
         let now = pid_of(&mut peer, "pid").await;
         assert_eq!(now, pid, "{what}: the server was restarted");
     }
-    // A mistake in the settings file is handled in the same way. The file may disappear for a moment.
+    // A mistake in the settings file is handled in the same way.
     gateway.replace(&gateway.settings_file(), "naming = \"no-such\"\n");
     gateway.logged("invalid `naming`").await;
     assert_eq!(pid_of(&mut peer, "pid").await, pid);
+    // The servers file may be missing for a moment.
     std::fs::remove_file(&file).unwrap();
     gateway.logged("does not exist").await;
     assert_eq!(pid_of(&mut peer, "pid").await, pid);

@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) existed: bool,
     /// The digest of the new text.
     pub(super) left: String,
-    /// The id of its key.
+    /// The id of the client's key.
     pub(super) key: String,
     pub(super) project: Option<ProjectId>,
     /// The servers that were moved to Toolwharf.

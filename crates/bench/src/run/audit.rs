@@ -31,7 +31,7 @@ const CLIENTS: usize = 64;
 const ENOUGH_CALLS_PER_SECOND: f64 = 5_000.0;
 /// Below [`ENOUGH_CALLS_PER_SECOND`], the required share of the rate without records.
 const MIN_SHARE: f64 = 0.7;
-/// Latency that a record may add for a single client in addition to one wait for the disk, in microseconds.
+/// Microseconds that recording may add to the calls of a single client (p50), beyond the time of one disk wait.
 const MAX_ADDED_US: f64 = 200.0;
 /// Disk waits measured between two rounds.
 const SYNCS_PER_ROUND: usize = 50;

@@ -727,7 +727,7 @@ impl Relay<'_> {
             Failure::Timeout { ms, printed } => {
                 let printed = printed.map(|text| {
                     format!(
-                        "; during the call, it printed lines that match no request: {text} (diagnostics go to standard error)"
+                        "; during the call, it wrote to standard output what answers no request: {text} (servers must write diagnostics to standard error)"
                     )
                 });
                 let printed = printed.unwrap_or_default();

@@ -120,7 +120,7 @@ async fn a_call_that_times_out_says_what_was_printed() {
         let world = writing(Era::Legacy).await;
         let reply = written(&world, Era::Legacy, text).await;
         assert_eq!(reply.reason(), "timeout");
-        reply.says("during the call, it printed lines that match no request: ");
+        reply.says("during the call, it wrote to standard output what answers no request: ");
         reply.says(shown);
     }
     // The error does not contain output of an earlier call.

@@ -28,7 +28,7 @@ async fn metadata(State(identities): State<Arc<Identities>>, uri: Uri) -> Respon
     let tokens = &identities.tokens;
     let path = uri.path().strip_prefix(METADATA).unwrap_or_default();
     let path = path.trim_end_matches('/');
-    // Clients insert the path of the metadata in front of the whole path of the resource, which begins with the prefix.
+    // Clients put the well-known path before the resource's whole path, so the prefix of the gateway's URL follows it.
     let (_, prefix) = origin_and_prefix(tokens.base());
     let path = below(prefix, path).unwrap_or(path);
     if !tokens.are_taken() || !is_resource(path) {

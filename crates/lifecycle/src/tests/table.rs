@@ -136,7 +136,9 @@ fn show(action: &Action, now: Instant) -> String {
         Action::Stop { grace } => format!("stop within {} s", grace.as_secs()),
         Action::SetTimer { at } => format!("timer in {} s", (*at - now).as_secs_f32().round()),
         Action::CancelTimer => "no timer".to_owned(),
-        Action::Save(Saved { status, last }) => format!("save `{status}`, left `{}`", last.word()),
+        Action::Save(Saved { status, last }) => {
+            format!("save `{status}` (next boot: `{}`)", last.word())
+        }
         Action::Record(note) if note.is_warning() => format!("**warn `{}`**", note.kind()),
         Action::Record(note) => format!("record `{}`", note.kind()),
         Action::End => "end".to_owned(),

@@ -18,7 +18,7 @@ use super::{cage::Door, files};
 use crate::sentinel::{announce, is_container_client};
 
 /// Sets up the child that `command` will fork: it is registered with the sentinel, gets a new session, and is killed
-/// when this process or the calling thread dies. If there is a `door`, the child goes through it first.
+/// when this process or the calling thread dies. With a `door`, the child first joins the control groups of its sandbox.
 #[expect(
     unsafe_code,
     reason = "std has no safe way to run code between fork and exec"

@@ -98,7 +98,7 @@ pub(super) fn seal(helper: &SentinelCommand, pid: Pid, writable: &[PathBuf]) -> 
         .map_err(|why| format!("the sandbox's mounts cannot be made private and read-only: {why}"))
 }
 
-/// The helper's main function. Standard input is the mount namespace.
+/// The helper's main function. Standard input is a descriptor of the sandbox's mount namespace.
 pub(super) fn seal_main(writable: &[OsString]) -> io::Result<()> {
     let namespace = io::stdin();
     let namespace = namespace.as_fd();

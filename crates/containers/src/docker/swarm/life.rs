@@ -62,7 +62,7 @@ impl Life {
                         self.reaper.abort();
                         self.pump.abort();
                         self.shared.log.push(format!(
-                            "toolwharf: the node {} no longer responds; the server's instance there has ended itself",
+                            "toolwharf: the node {} no longer responds; by now, the server's instance there has stopped itself",
                             self.node
                         ).into());
                         self.shared.log.close();

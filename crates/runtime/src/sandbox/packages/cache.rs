@@ -203,7 +203,8 @@ fn is_version(name: &str) -> bool {
     is_file_name(name) && name != CURRENT_LINK
 }
 
-/// Removes incomplete versions of earlier runs. `own`: prefix of the names of this run's stages.
+/// Removes incomplete versions of earlier runs. Folders whose names begin with `own` are kept: this run prepares its
+/// versions in them.
 pub(super) fn sweep(packages: &Path, own: &str) {
     for registry in [Registry::Npm, Registry::Pypi] {
         let shelves = fs::read_dir(packages.join(registry.name()));

@@ -31,7 +31,7 @@ fn check_entry(
     let name = place.rsplit(MODULES_PREFIX).next().unwrap_or(place);
     let refused = |what: &str| {
         Err(format!(
-            "its dependency `{}` {what}; only packages of the configured registries are installed: {WAY_OUT}",
+            "its dependency `{}` {what}, but packages are installed only from the configured registries: {WAY_OUT}",
             name.escape_debug()
         ))
     };
@@ -133,7 +133,8 @@ mod tests {
             entry
         };
         let from = |url: &str| with(json!({"resolved": url}));
-        // Checks a lock file with this entry and a valid one. The package `bad`, if `place` is inside it, is invalid.
+        // Checks a lock file with this entry and a valid one. If `place` is inside the package `bad`, the file also has
+        // `bad`, from a registry that is not configured.
         let check = |place: &str, entry: &Value| {
             let mut packages = json!({"": {}, "node_modules/around": good});
             if place.starts_with("node_modules/bad/") {
