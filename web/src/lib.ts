@@ -54,6 +54,23 @@ export async function copy(text: string): Promise<boolean> {
   }
 }
 
+/** Describes the network that a sandbox allows. */
+export function reach(network: unknown): string {
+  if (network === "open") return "everything";
+  const hosts = Array.isArray(network) ? network : (network as { allow?: string[] } | null | undefined)?.allow;
+  return Array.isArray(hosts) && hosts.length ? `only ${hosts.join(", ")}` : "none";
+}
+
+/** Saves text as a file of the user. */
+export function save(name: string, parts: string[]) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts, { type: "text/plain" }));
+  link.download = name;
+  link.click();
+  // The browser reads the address later.
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 /** A value outside of components that components can show. */
 export function store<T>(value: T) {
   const listeners = new Set<() => void>();

@@ -26,7 +26,7 @@ export const routes = {
   server: createRoute({
     ...page,
     path: "/servers/$id",
-    validateSearch: (search) => some(search, "tab"),
+    validateSearch: (search) => some(search, "tab", "added"),
     component: lazyRouteComponent(() => import("./pages/server/server"), "ServerPage"),
   }),
   tools: createRoute({
@@ -38,7 +38,7 @@ export const routes = {
   calls: createRoute({
     ...page,
     path: "/calls",
-    validateSearch: (search) => some(search, "server", "tool", "project", "status", "caller", "span"),
+    validateSearch: (search) => some(search, "server", "tool", "project", "status", "caller", "span", "view"),
     component: lazyRouteComponent(() => import("./pages/calls/calls"), "Calls"),
   }),
   call: createRoute({ ...page, path: "/calls/$call", component: lazyRouteComponent(() => import("./pages/calls/call"), "CallPage") }),
@@ -51,6 +51,7 @@ export const routes = {
     component: lazyRouteComponent(() => import("./pages/projects/project"), "ProjectPage"),
   }),
   keys: createRoute({ ...page, path: "/keys", component: lazyRouteComponent(() => import("./pages/projects/keys"), "AllKeys") }),
+  secrets: createRoute({ ...page, path: "/secrets", component: lazyRouteComponent(() => import("./pages/projects/secrets"), "AllSecrets") }),
   chat: createRoute({ ...page, path: "/chat", validateSearch: (search) => some(search, "project", "c"), component: lazyRouteComponent(() => import("./pages/chat/chat"), "Chat") }),
   install: createRoute({ ...page, path: "/install", validateSearch: (search) => some(search, "by"), component: lazyRouteComponent(() => import("./pages/install"), "Install") }),
   connect: createRoute({ ...page, path: "/connect", component: lazyRouteComponent(() => import("./pages/connect"), "Connect") }),

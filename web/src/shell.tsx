@@ -1,13 +1,14 @@
 // The frame of every page: navigation, command palette, theme, and connection state.
-import { useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState, type ErrorComponentProps } from "@tanstack/react-router";
-import { Activity, BadgeCheck, Cable, Compass, Download, FolderKanban, HeartPulse, KeyRound, LogOut, Menu as MenuIcon, MessageSquare, Monitor, Moon, Search, Server as ServerIcon, SlidersHorizontal, Sun, Wrench, X } from "lucide-react";
+import { Activity, BadgeCheck, Cable, Compass, Download, FolderKanban, HeartPulse, KeyRound, LogOut, Menu as MenuIcon, MessageSquare, Monitor, Moon, Search, Server as ServerIcon, ShieldEllipsis, SlidersHorizontal, Sun, Wrench, X } from "lucide-react";
 import { Dialog as D } from "radix-ui";
 import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 
 import { signOut } from "./api/client";
 import { follow, useLiveness } from "./api/live";
-import { cx } from "./lib";
+import { attention } from "./api/queries";
+import { cx, plural } from "./lib";
 import { at } from "./root";
 import { setTheme, theme, useIsWide, type Theme } from "./ui/media";
 import { AskOutside } from "./ui/outside";
@@ -22,7 +23,7 @@ export type Place = { to: string; label: string; icon: ComponentType<{ className
 
 export const PLACES: Place[][] = [
   [{ to: "/servers", label: "Servers", icon: ServerIcon }, { to: "/tools", label: "Tools", icon: Wrench }, { to: "/calls", label: "Calls", icon: Activity }, { to: "/approvals", label: "Approvals", icon: BadgeCheck }, { to: "/chat", label: "Chat", icon: MessageSquare, words: "agent conversations" }],
-  [{ to: "/projects", label: "Projects", icon: FolderKanban, words: "secrets products sign-ins" }, { to: "/keys", label: "Keys", icon: KeyRound }],
+  [{ to: "/projects", label: "Projects", icon: FolderKanban, words: "secrets products sign-ins" }, { to: "/keys", label: "Keys", icon: KeyRound }, { to: "/secrets", label: "Secrets", icon: ShieldEllipsis, words: "API keys tokens variables" }],
   [
     { to: "/install", label: "Install", icon: Download, words: "add a server" },
     { to: "/connect", label: "Connect", icon: Cable, words: "clients endpoint" },
@@ -142,6 +143,7 @@ function Side({ search }: { search: () => void }) {
                 >
                   <Icon className="size-4 shrink-0 opacity-80" />
                   {label}
+                  <Needs to={to} />
                 </Link>
               </li>
             ))}
@@ -158,6 +160,24 @@ function Side({ search }: { search: () => void }) {
   );
 }
 
+/** The number of things on a page that need a person. */
+function Needs({ to }: { to: string }) {
+  const { data } = useQuery(attention);
+  const said: Record<string, [number, string, string]> = {
+    "/approvals": [data?.tools ?? 0, "tool to approve", "tools to approve"],
+    "/servers": [data?.servers ?? 0, "server needs attention", "servers need attention"],
+  };
+  const [number, one, many] = said[to] ?? [0, "", ""];
+  if (!number) return null;
+  const label = plural(number, one, many);
+  return (
+    <span className="tabular ml-auto rounded-full bg-warn-soft px-1.5 text-xs font-semibold text-warn">
+      <span aria-hidden>{number > 99 ? "99+" : number}</span>
+      <span className="sr-only">{label}</span>
+    </span>
+  );
+}
+
 function ThemeMenu() {
   const [now, setNow] = useState<Theme>(theme);
   const choose = (to: Theme) => () => (setTheme(to), setNow(to));
@@ -166,7 +186,7 @@ function ThemeMenu() {
     <Menu
       trigger={<Button look="quiet" aria-label={`Theme: ${now}`} icon={<Icon />} />}
       items={[
-        { label: "As the system", icon: <Monitor />, onSelect: choose("system") },
+        { label: "Same as the system", icon: <Monitor />, onSelect: choose("system") },
         { label: "Light", icon: <Sun />, onSelect: choose("light") },
         { label: "Dark", icon: <Moon />, onSelect: choose("dark") },
       ]}
@@ -186,7 +206,7 @@ function Lifeline() {
 
 export function Lost() {
   return (
-    <Empty icon={<Compass />} title="There is no page here" action={<Link className="text-sm font-medium text-accent underline" to="/servers">Go to the servers</Link>}>
+    <Empty icon={<Compass />} title="Page not found" action={<Link className="text-sm font-medium text-accent underline" to="/servers">Go to the servers</Link>}>
       Press {isMac ? "⌘K" : "Ctrl K"} to search for what you want.
     </Empty>
   );

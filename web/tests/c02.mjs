@@ -42,10 +42,14 @@ await visit("/servers", async (page, { open }) => {
   assert.equal(await page.getByRole("link", { name: "newer" }).count(), 1);
   await page.unroute(list);
 
+  // It is counted in the sidebar and linked above the list.
+  await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: /Servers\s*1 server needs attention/ }).waitFor();
+  await page.getByRole("status", { name: "Needs attention" }).getByRole("link", { name: "hopeless failed" }).waitFor();
+
   // A server that cannot start: the reason, the time of the next attempt, its last output.
-  await page.getByRole("link", { name: "hopeless" }).click();
-  await page.getByText("Restarting later").waitFor();
+  await page.getByRole("list", { name: "Servers" }).getByRole("link", { name: "hopeless" }).click();
+  await page.getByText("Failed, retrying").first().waitFor();
   await page.getByText("it ended with exit code 5 before it answered the handshake").first().waitFor();
   await page.getByText(/Next attempt in \d+s/).waitFor();
-  await page.getByText("Error: the index is gone").waitFor();
+  await page.getByText("Error: the index is gone").first().waitFor();
 });

@@ -20,7 +20,7 @@ await run(async (open) => {
 
   await rows.getByRole("link").click();
   await page.getByRole("heading", { name: "everything/echo" }).waitFor();
-  await page.getByText("The server has answered").waitFor();
+  await page.getByText("Answered", { exact: true }).waitFor();
   await page.getByLabel("Arguments", { exact: true }).getByText('"just now"').waitFor();
   await page.getByLabel("Result", { exact: true }).getByText("Echo: just now").first().waitFor();
   const made = async () => (await api("GET", "/calls?tool=echo")).body.calls.length;
@@ -30,8 +30,8 @@ await run(async (open) => {
   await page.getByText("Replayed just now").waitFor();
   assert.equal(await made(), 2);
   // The phases of a call, and links between a call and its replay.
-  const span = page.getByRole("list", { name: "Spans" }).getByRole("listitem");
-  await span.filter({ hasText: "The server." }).waitFor();
+  const span = page.getByRole("list", { name: "Phases" }).getByRole("listitem");
+  await span.filter({ hasText: "The server worked on it" }).waitFor();
   assert.equal(await span.count(), 4);
   const original = page.url().split("/").at(-1);
   const [replay] = (await api("GET", `/calls/${original}`)).body.replays;

@@ -1,9 +1,9 @@
 // Projects, keys, secrets and products are created, changed and removed. Irreversible actions need a confirmation.
 import { api, assert, fill, url, visit, write } from "./support.mjs";
 
-await visit("/projects", async (page, { dialog }) => {
+await visit("/projects", async (page, { dialog, open }) => {
   await page.getByRole("button", { name: "New project" }).click();
-  await fill(dialog, [["Id", "shop"], ["Name", "The shop"]], "Make it");
+  await fill(dialog, [["Id", "shop"], ["Name", "The shop"]], "Create");
   await page.waitForURL(`${url}/projects/shop`);
   const part = (name) => page.getByRole("navigation", { name: "Parts of this project" }).getByRole("link", { name }).click();
   const remove = async (name) => {
@@ -13,6 +13,7 @@ await visit("/projects", async (page, { dialog }) => {
 
   await part("Keys");
   await page.getByRole("button", { name: "New key" }).click();
+  await dialog.getByRole("checkbox", { name: "shop", exact: true }).isChecked().then((is) => assert.ok(is));
   await fill(dialog, [["Name", "chat"]], "Make it");
   const token = (await dialog.getByText(/^twh_/).innerText()).trim();
   await dialog.getByRole("button", { name: "Done" }).click();
@@ -24,6 +25,32 @@ await visit("/projects", async (page, { dialog }) => {
   await dialog.waitFor({ state: "detached" });
   await page.getByText("No keys yet").waitFor();
   assert.equal(await status(), 401);
+
+  // On the page of all keys, a key has a role, and several projects.
+  await api("PUT", "/projects/desk", {});
+  const all = await open("/keys");
+  const form = all.getByRole("dialog");
+  await all.getByRole("button", { name: "New key" }).click();
+  await form.getByLabel("Role").selectOption("read");
+  for (const name of ["desk", "shop"]) await form.getByRole("checkbox", { name, exact: true }).check();
+  await fill(form, [["Name", "report"]], "Make it");
+  const reader = (await form.getByText(/^twh_/).innerText()).trim();
+  await form.getByRole("button", { name: "Done" }).click();
+  const row = all.getByRole("row", { name: /report/ });
+  await row.getByText("desk, shop").waitFor();
+  await row.getByText("read", { exact: true }).waitFor();
+  for (const [project, status] of [["desk", 200], ["shop", 200], ["none", 404]]) {
+    const response = await fetch(`${url}/api/v1/mcp/servers?project=${project}`, { headers: { authorization: `Bearer ${reader}` } });
+    assert.equal(response.status, status, project);
+  }
+  // Its name is taken until it is revoked.
+  await all.getByRole("button", { name: "New key" }).click();
+  await fill(form, [["Name", "report"]], "Make it");
+  await form.getByText("the name is taken").waitFor();
+  await form.getByRole("button", { name: "Cancel" }).click();
+  await api("DELETE", "/projects/desk");
+  await all.reload();
+  await row.getByText("shop", { exact: true }).waitFor();
 
   await part("Secrets");
   await page.getByRole("button", { name: "New secret" }).click();

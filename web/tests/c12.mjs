@@ -35,7 +35,11 @@ await run(async (open) => {
     "/health": "hopeless",
     "/settings": "limits.",
     "/chat": "No model is configured",
+    "/sign-in": "signs you in without one",
+    "/no/such/page": "Page not found",
   };
+  /** Words of ours that users do not know. */
+  const unclear = /\bat rest\b|restarting later|in line,|intent written|client's frame|who has it|\w+-\d \*|\bundefined\b|\[object/i;
   const all = [];
   // Only two of the four combinations in a short run.
   for (const screen of soak ? SCREENS : [SCREENS[0], SCREENS[3]]) {
@@ -51,6 +55,8 @@ await run(async (open) => {
       await page.evaluate(axe);
       const found = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] }));
       const broken = found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => `${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`).slice(0, 3).join("; ")}`);
+      const said = unclear.exec(await page.locator("body").innerText());
+      if (said) broken.push(`it says ${said[0]}`);
       if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) broken.push("it scrolls sideways");
       all.push(...broken.map((one) => `${screen.name} ${path}: ${one}`));
     }
@@ -66,7 +72,7 @@ await run(async (open) => {
   await page.keyboard.type("everyth");
   await page.getByRole("listitem").filter({ hasText: "hopeless" }).waitFor({ state: "detached" });
   await page.keyboard.press("Tab");
-  for (let tabs = 0; tabs < 12 && !(await page.evaluate(() => document.activeElement.matches("li a"))); tabs++) await page.keyboard.press("Tab");
+  for (let tabs = 0; tabs < 40 && !(await page.evaluate(() => document.activeElement.matches("li a"))); tabs++) await page.keyboard.press("Tab");
   await page.keyboard.press("Enter");
   await page.waitForURL(`${url}/servers/everything`);
   const before = (await api("GET", "/mcp/servers/everything")).body.starts;

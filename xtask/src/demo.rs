@@ -58,18 +58,15 @@ struct Server {
 /// If a part cannot be installed or built, if Toolwharf does not become ready, or, with `exit_after_check`, if a call
 /// fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    heading("building toolwharf and the example server");
-    workspace
-        .cargo(&["build", "--package=toolwharf", "--package=dice"])
-        .run()?;
-    let bin = workspace.target()?.join("debug");
-    heading("a third-party server");
+    heading("building toolwharf and the example server (step 1 of 3)");
+    let bin = workspace.build_to_run(&["toolwharf", "dice"], false)?;
+    heading("fetching a third-party server, which takes a few seconds (step 2 of 3)");
     let servers = [dice(&bin), third_party(workspace)?];
     let dir = workspace.work().join("demo");
     let config = write_config(&dir, &servers)?;
     let data = dir.join("data");
 
-    heading("serving");
+    heading("serving (step 3 of 3)");
     let serve = Cmd::new(bin.join("toolwharf")).shown_as("toolwharf");
     let serve = serve.args(["serve", "--config"]).arg(&config);
     let serve = serve.arg("--data-dir").arg(&data);
@@ -207,8 +204,9 @@ fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
     let toolwharf = from_here(&bin.join("toolwharf")).display().to_string();
     let data = from_here(data).display().to_string();
     eprintln!(
-        "\nTry tools, install servers and connect clients in the browser: open the link above, or get one with\n\n  \
-         {toolwharf} open --data-dir {data}\n\nOr call a tool of each server from another terminal:\n"
+        "\nTry tools, install servers and connect clients in the browser. The link above is valid once, for 10 minutes. From \
+         another terminal, in this folder, get another link with\n\n  \
+         {toolwharf} open --print --data-dir {data}\n\nOr call a tool of each server:\n"
     );
     for server in servers {
         eprintln!(

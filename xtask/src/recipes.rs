@@ -59,14 +59,7 @@ pub(crate) fn run(workspace: &Workspace, options: Options) -> Result<()> {
     key_is_there(&settings)?;
 
     heading("building toolwharf and the recipe server");
-    let packages = ["build", "--package=toolwharf", "--package=recipe-vault"];
-    let mut build = workspace.cargo(&packages);
-    if release {
-        build = build.arg("--release");
-    }
-    build.run()?;
-    let profile = if release { "release" } else { "debug" };
-    let bin = workspace.target()?.join(profile);
+    let bin = workspace.build_to_run(&["toolwharf", "recipe-vault"], release)?;
 
     heading("the fetch server");
     let uvx = uvx(workspace)?;

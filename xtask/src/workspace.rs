@@ -104,6 +104,28 @@ impl Workspace {
             .env("CLIPPY_ARGS", "--deny=warnings__CLIPPY_HACKERY__")
     }
 
+    /// Builds the binaries of these packages, shows the progress, and returns their folder. The development
+    /// build has no debug information and no files for incremental builds: it takes less time and disk space.
+    pub(crate) fn build_to_run(&self, packages: &[&str], release: bool) -> Result<PathBuf> {
+        eprintln!(
+            "    The first build takes 5 to 15 minutes, on a slow machine up to half an hour. Later builds take seconds.\n    \
+             cargo shows its progress:"
+        );
+        let mut build = self.cargo(&["build", "--bins"]);
+        for package in packages {
+            build = build.arg(format!("--package={package}"));
+        }
+        build = match release {
+            true => build.arg("--release"),
+            false => build
+                .env("CARGO_PROFILE_DEV_DEBUG", "none")
+                .env("CARGO_INCREMENTAL", "0"),
+        };
+        build.run()?;
+        let profile = if release { "release" } else { "debug" };
+        Ok(self.target()?.join(profile))
+    }
+
     /// Builds `testkit-scripted`, unless it has been built.
     pub(crate) fn build_scripted(&self) -> Result<()> {
         let build = ["build", "--quiet", "--workspace", FEATURES];
@@ -164,6 +186,19 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// xtask cannot print anything while it is being built, so cargo has to.
+    #[test]
+    fn the_alias_shows_progress() {
+        let config = include_str!("../../.cargo/config.toml");
+        let alias = config.lines().find(|line| line.starts_with("xtask = "));
+        let alias = alias.expect("an alias");
+        assert!(alias.contains("run --package xtask"), "{alias}");
+        assert!(
+            !alias.contains("quiet") && !alias.contains(" -q"),
+            "{alias}"
+        );
+    }
 
     #[test]
     fn folders_are_searched_to_the_bottom() {

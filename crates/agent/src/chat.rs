@@ -59,7 +59,9 @@ pub(crate) async fn run(
         return Err(full(error));
     }
     let kept_as = begin.as_ref().map(|begin| begin.conversation().to_owned());
-    let mut run = OpenRun::open(agent, kept_as).await?;
+    let caller = begin.as_ref().and_then(|begin| begin.caller());
+    let caller = caller.map(str::to_owned);
+    let mut run = OpenRun::open(agent, kept_as, caller).await?;
     let id = run.id.0.to_string();
     if let Some(begin) = &mut begin
         && let Err(why) = begin.begin(conversation).await
@@ -395,12 +397,14 @@ impl<'a> OpenRun<'a> {
     async fn open(
         agent: &'a Agent,
         conversation: Option<String>,
+        caller: Option<String>,
     ) -> Result<Self, (ErrorKind, String)> {
         let new = NewRun {
             project: agent.config.project.clone(),
             agent: Arc::clone(&agent.config.name),
             model: agent.model.name().to_owned(),
             conversation,
+            caller,
         };
         let why = |why: String| {
             (

@@ -16,6 +16,11 @@ pub trait Keep: Send + 'static {
     /// The id that the conversation is stored under. The record of the run refers to it.
     fn conversation(&self) -> &str;
 
+    /// The caller that began the turn, for the record of the run.
+    fn caller(&self) -> Option<&str> {
+        None
+    }
+
     /// Called when the user's message has been added to the conversation. The model is called after this returns.
     ///
     /// # Errors
@@ -94,6 +99,10 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl Beginning<'_> {
+    pub(crate) fn caller(&self) -> Option<&str> {
+        self.keep.caller()
+    }
+
     pub(crate) fn conversation(&self) -> &str {
         self.keep.conversation()
     }

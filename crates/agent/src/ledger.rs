@@ -51,6 +51,8 @@ pub struct NewRun {
     pub model: String,
     /// The id from [`crate::Keep::conversation`].
     pub conversation: Option<String>,
+    /// The caller that began the run, from [`crate::Keep::caller`].
+    pub caller: Option<String>,
 }
 
 /// A native tool call that is about to be made.

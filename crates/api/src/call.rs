@@ -20,11 +20,16 @@ pub struct Call {
     /// The agent run that made the call.
     pub run: Option<String>,
     pub project: Option<String>,
+    /// The id of the caller, such as `key:ID`.
     pub caller: String,
+    /// The caller's name: the name of the key, also after it was revoked. For callers without a key, their id.
+    #[serde(default)]
+    pub caller_name: String,
     pub server: String,
     pub tool: String,
     #[schema(schema_with = schema::call_status)]
     pub status: String,
+    /// The first kilobyte of the error text, without secrets. With `tool_error`, the text of the result.
     pub error: Option<String>,
     pub arguments_digest: String,
     pub result_digest: Option<String>,
@@ -90,6 +95,9 @@ pub struct CallStatistics {
     pub buckets: Vec<CallBucket>,
     /// Busiest servers first.
     pub servers: Vec<CallsOfServer>,
+    /// The 1000 busiest tools, busiest first. Only with `by_tool`, otherwise empty.
+    #[serde(default)]
+    pub tools: Vec<CallsOfTool>,
 }
 
 /// The calls that began within one bucket of time.
@@ -105,6 +113,16 @@ pub struct CallBucket {
 pub struct CallsOfServer {
     pub project: Option<String>,
     pub server: String,
+    #[serde(flatten)]
+    pub figures: CallFigures,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CallsOfTool {
+    pub project: Option<String>,
+    pub server: String,
+    /// The native name.
+    pub tool: String,
     #[serde(flatten)]
     pub figures: CallFigures,
 }

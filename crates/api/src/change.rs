@@ -31,6 +31,13 @@ pub struct Change {
     pub tool: String,
     /// `approved`: a person approved the new definition. `configuration`: the server's configuration was changed.
     pub cause: String,
+    /// The id of the caller that approved the definition. `null` if the configuration changed instead, or if an
+    /// earlier version recorded the change.
+    #[serde(default)]
+    pub caller: Option<String>,
+    /// The name of this caller.
+    #[serde(default)]
+    pub caller_name: Option<String>,
     /// A diff from the old definition to the new one.
     pub diff: String,
     #[schema(value_type = String, format = DateTime)]

@@ -15,8 +15,11 @@ pub struct Keys {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Key {
     pub id: String,
-    /// `null`: the key is valid for all projects.
+    /// The key's project, or the first one if there are several. `null`: the key is valid for all projects.
     pub project: Option<String>,
+    /// The key's projects, as far as the caller can see them. Empty: the key is valid for all projects.
+    #[serde(default)]
+    pub projects: Vec<String>,
     pub name: String,
     #[schema(schema_with = schema::role)]
     pub role: String,

@@ -2,6 +2,7 @@
 //!
 //! Deliberately absent: HTTP, and the code that fills the types.
 
+mod attention;
 mod browser;
 mod call;
 mod change;
@@ -27,9 +28,11 @@ mod update;
 mod wrong;
 
 pub use self::{
+    attention::{Attention, Need, NeedKind},
     browser::BrowserLink,
     call::{
-        Call, CallBucket, CallFigures, CallStatistics, CallSteps, Calls, CallsOfServer, WholeCall,
+        Call, CallBucket, CallFigures, CallStatistics, CallSteps, Calls, CallsOfServer,
+        CallsOfTool, WholeCall,
     },
     change::{Approvals, Change, Changes},
     chat::{ChatAnswers, ChatRequest, ConversationInfo, Conversations, WholeConversation},
@@ -50,8 +53,9 @@ pub use self::{
     schema::{RUN_STATUSES, any, call_status_value, name, project_id_value, project_role},
     secret::{MasterKey, Secret, SecretValue, Secrets},
     server::{
-        Crash, DeclaredEntry, Enforced, EntryChange, Event, Events, FileAccess, Import, Imported,
-        Limits, Port, Removed, Server, Servers, Unusable, Usage, VisibleFile,
+        Confinement, Crash, DeclaredEntry, Enforced, EntryChange, Event, Events, FileAccess,
+        Import, Imported, Limits, Loss, Port, RecordingRequest, Removed, Server, Servers, Unusable,
+        Usage, VisibleFile,
     },
     setting::{OneSetting, Settings},
     status::{Audit, Database, KeptBack, Status},

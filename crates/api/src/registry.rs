@@ -38,6 +38,9 @@ pub struct RegistryServer {
     pub entry: RegistryEntry,
     pub website: Option<String>,
     pub repository: Option<String>,
+    /// The date on which the source of an entry of the built-in catalogue was checked, such as `2026-11-28`.
+    #[serde(default)]
+    pub checked: Option<String>,
     /// A digest of the entry as shown. If an installation request includes it, no other version of the entry is
     /// installed.
     pub digest: String,
@@ -69,6 +72,10 @@ pub struct InstallOption {
     /// Paths in the sandbox with persistent files.
     pub volumes: Vec<String>,
     pub notices: Vec<String>,
+    /// Names of secret inputs that are set already, as variables of the gateway or as secrets of the configuration file.
+    /// An installation without a project uses these values unless others are given. Only for administrators.
+    #[serde(default)]
+    pub set: Vec<String>,
 }
 
 /// A server to install, with its input values.
@@ -106,7 +113,7 @@ pub struct Installed {
     pub volumes: Vec<String>,
     /// Files and folders of the host in the sandbox, as `HOST:PATH:ro` or `HOST:PATH:rw`.
     pub mounts: Vec<String>,
-    /// Names of the project secrets that were set.
+    /// Names of the secrets that were set, of the project or of the configuration file.
     pub secrets: Vec<String>,
     pub notices: Vec<String>,
 }

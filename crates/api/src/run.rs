@@ -20,6 +20,12 @@ pub struct Run {
     pub project: Option<String>,
     /// The id of the conversation, which may have been deleted.
     pub conversation: Option<String>,
+    /// The id of the caller that began the run. `null` if an earlier version recorded it.
+    #[serde(default)]
+    pub caller: Option<String>,
+    /// The name of this caller.
+    #[serde(default)]
+    pub caller_name: Option<String>,
     pub agent: String,
     pub model: String,
     #[schema(schema_with = schema::run_status)]

@@ -22,6 +22,13 @@ pub struct Secret {
     pub created_at: Time,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Time,
+    /// `true` if the environment of the gateway sets a variable of this name, which takes precedence. Only for secrets of
+    /// the configuration file.
+    #[serde(default)]
+    pub overridden: bool,
+    /// Remarks about a change. Only in the response to the change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]

@@ -40,7 +40,8 @@ pub struct Server {
 
     /// `stdio`, `http` or `sse`.
     pub transport: String,
-    /// The command without its arguments, the URL without secrets, or the image.
+    /// The command with its package, module or script and without its other arguments (`npx @scope/server`), the URL
+    /// without secrets, or the image.
     pub target: String,
     pub image: Option<String>,
     /// The command without its arguments.
@@ -91,6 +92,9 @@ pub struct Server {
     pub state: String,
     /// Why the server is not available.
     pub reason: Option<String>,
+    /// The variables that its entry needs and that are not set. A secret with this name provides the value. It belongs to
+    /// the project that owns the server, or otherwise to the configuration file.
+    pub unset: Vec<String>,
     /// Milliseconds until the next attempt, if one is due.
     pub next_attempt_ms: Option<u64>,
     pub pid: Option<u32>,
@@ -124,10 +128,19 @@ pub struct Server {
     pub one_session_at_a_time: bool,
     pub in_flight: usize,
     pub waiting: usize,
+    /// Tool calls since the gateway started, as in the call records. Refused calls are not included.
     pub calls: u64,
+    /// Tool calls that failed, including those whose tool reported an error (`isError`).
     pub errors: u64,
-    /// The fraction of calls that ended in an error, from 0 to 1.
+    /// The fraction of calls that failed, from 0 to 1.
     pub error_rate: f64,
+    /// Requests other than tool calls, such as reading a resource.
+    pub requests: u64,
+    /// Requests that were refused at once because the server was busy, down or stopped.
+    pub refused: u64,
+    /// The end of a temporary recording of arguments and results. `null`: the settings determine what is recorded.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub bodies_recorded_until: Option<Time>,
     /// The number of tools, including disabled ones.
     pub tools: usize,
     /// The number of tools that clients do not see because their definitions changed or cannot be stored.
@@ -145,6 +158,15 @@ pub struct Server {
     /// Remarks about a change. Only in the response to the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
+}
+
+/// Records the arguments and results of a server's calls for a while, even with `bodies = "digests"`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordingRequest {
+    /// For how long, from now on.
+    #[schema(minimum = 60, maximum = 86400)]
+    pub seconds: u32,
 }
 
 /// A visible file, or a folder with all its contents.
@@ -292,6 +314,9 @@ pub struct Imported {
 pub struct Unusable {
     pub name: String,
     pub why: String,
+    /// The variables that are not set, if the server lacks nothing else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unset: Vec<String>,
 }
 
 /// A server's entry as it is stored, with `•••` in place of secrets. A masked value that is sent back keeps the secret
@@ -315,4 +340,28 @@ pub struct EntryChange {
     pub diff: String,
     /// Possible mistakes in the entry, and errors that prevent the file from taking effect.
     pub notices: Vec<String>,
+}
+
+/// The effect of a sandbox on a server that has none.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Confinement {
+    /// Empty if the server has a sandbox already, or is not a command.
+    pub losses: Vec<Loss>,
+    /// Why the server would not start in a sandbox.
+    pub refused: Vec<String>,
+    /// The files that the server would see. Empty for a package, which the sandbox shows when it is installed.
+    pub files: Vec<VisibleFile>,
+    /// Paths of the host that the entry mentions but the sandbox would not show.
+    pub files_missing: Vec<String>,
+}
+
+/// Something that a server could not use in a sandbox.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Loss {
+    pub what: String,
+    /// The keys of the entry that restore it, or another way out.
+    pub remedy: Option<String>,
+    /// Keys of an entry that restore it: adding them to the entry keeps what would be lost.
+    #[schema(schema_with = schema::optional_object)]
+    pub keep: Option<Value>,
 }

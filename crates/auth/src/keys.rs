@@ -8,7 +8,7 @@
 //! needs (`rest`), and whether a request needs a key (`gateway::Guard`).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     path::Path,
     sync::{
@@ -170,18 +170,18 @@ impl Keys {
                 continue;
             };
             // Keep the known key, because it records its last use.
+            let Some(fresh) = Key::of(&row) else {
+                continue;
+            };
             let key = match before.get(&digest) {
-                Some(key) if key.id == row.key.id => key.clone(),
-                _ => match Key::of(&row) {
-                    Some(key) => Arc::new(key),
-                    None => continue,
-                },
+                Some(key) if key.is_same(&fresh) => key.clone(),
+                _ => Arc::new(fresh),
             };
             known.insert(digest, key);
         }
         let gone = before
             .iter()
-            .filter(|(digest, key)| known.get(*digest).is_none_or(|kept| kept.id != key.id));
+            .filter(|(digest, key)| known.get(*digest).is_none_or(|kept| !kept.is_same(key)));
         let gone: Vec<_> = gone.map(|(_, key)| key.clone()).collect();
         self.known.store(Arc::new(known));
         *seen = revision;
@@ -267,15 +267,21 @@ impl Keys {
 }
 
 impl Key {
+    /// Returns whether this is the same key with the same projects. A key loses a project that is deleted.
+    fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && self.principal == other.principal
+    }
+
     fn of(row: &HashedKey) -> Option<Self> {
-        let project = row.key.project_id.as_deref().map(ProjectId::parse);
-        let project = project
-            .transpose()
+        let projects = row.key.projects().map(ProjectId::parse);
+        let projects = projects
+            .collect::<Result<BTreeSet<ProjectId>, _>>()
             .inspect_err(|error| {
                 tracing::warn!("key {} is ignored: invalid project id: {error}", row.key.id);
             })
             .ok()?;
-        let principal = Principal::new(format!("key:{}", row.key.id), role(row.key.role), project);
+        let principal =
+            Principal::within(format!("key:{}", row.key.id), role(row.key.role), &projects);
         Some(Self {
             principal: Arc::new(principal),
             id: row.key.id.clone(),
@@ -343,14 +349,15 @@ pub async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, b
 /// Registers this token as an administrator's key.
 pub async fn register(store: &Store, token: &str, name: &str) -> Result<(), store::Error> {
     let key = NewKey {
-        project: None,
+        projects: &[],
         name,
+        visible: None,
         role: store::Role::Admin,
         hash: &hash(token),
         hint: hint(token),
         expires_at: None,
     };
-    match store.key_put(key).await {
+    match store.key_put_numbered(key).await {
         // Another process with the same token registered it first.
         Ok(_) | Err(store::Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
@@ -401,11 +408,16 @@ mod tests {
         let project = ProjectId::parse("a").expect("an id");
         let ids = slice::from_ref(&project);
         store.project_ensure(ids).await.expect("a project");
+        let hash = hash(token);
         let key = NewKey {
-            project: (role != store::Role::Admin).then_some(&project),
-            name: "k",
+            projects: match role {
+                store::Role::Admin => &[],
+                _ => ids,
+            },
+            name: &hash,
+            visible: None,
             role,
-            hash: &hash(token),
+            hash: &hash,
             hint: hint(token),
             expires_at,
         };

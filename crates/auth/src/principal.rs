@@ -40,6 +40,27 @@ impl Principal {
         }
     }
 
+    /// A principal with a role in these projects, or everywhere if `projects` is empty.
+    pub fn within(id: impl Into<Arc<str>>, role: Role, projects: &BTreeSet<ProjectId>) -> Self {
+        let mut principal = Self {
+            id: id.into(),
+            role: None,
+            projects: BTreeMap::new(),
+        };
+        principal.grant(role, projects);
+        principal
+    }
+
+    /// The projects in which the principal has this role. `None`: it has the role everywhere.
+    pub fn projects_with(&self, role: Role) -> Option<Vec<ProjectId>> {
+        if self.role >= Some(role) {
+            return None;
+        }
+        let projects = self.projects.iter();
+        let with = projects.filter(|(_, own)| **own >= role);
+        Some(with.map(|(project, _)| project.clone()).collect())
+    }
+
     /// Returns true if the principal has this role in the project, or globally if `project` is `None`.
     pub fn may(&self, role: Role, project: Option<&ProjectId>) -> bool {
         self.role_in(project) >= Some(role)

@@ -11,6 +11,7 @@
 //! Deliberately absent: HTTP routes of clients (`gateway`) and of operators (`rest`), and the command line.
 
 pub mod clients;
+pub mod config_secrets;
 pub mod entries;
 pub mod hosting;
 pub mod html;

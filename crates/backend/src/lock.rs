@@ -169,6 +169,20 @@ pub fn holder(dir: &Path) -> Option<Holder> {
     Some(Holder { pid, at })
 }
 
+/// Checks that the files about a running gateway can be read, if there are any.
+///
+/// # Errors
+/// The directory or one of the files cannot be read.
+pub fn readable(dir: &Path) -> std::io::Result<()> {
+    for file in [LOCK_FILE, STATE_FILE] {
+        match fs::read(dir.join(file)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The address of the gateway that runs on this data directory, if any.
 pub fn gateway_record(dir: &Path) -> Option<GatewayRecord> {
     holder(dir)?.at

@@ -98,6 +98,49 @@ impl Master {
         )
     }
 
+    /// The key that encrypts sign-ins and the secrets of the configuration file. Changes neither the database nor the key
+    /// file. Returns `None` if this key or the master key does not exist.
+    ///
+    /// # Errors
+    /// If a key cannot be read, or does not match the database's secrets.
+    pub(crate) async fn existing_login_key(
+        store: &Store,
+        dir: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Option<DataKey>> {
+        let (Some(used), Some(wrapped)) = (store.master_get().await?, store.login_key().await?)
+        else {
+            return Ok(None);
+        };
+        let keys = match env(MASTER_KEY).map(Zeroizing::new) {
+            Some(text) => {
+                let key = MasterKey::parse(&text);
+                vec![Some(
+                    key.with_context(|| format!("the variable {MASTER_KEY}"))?,
+                )]
+            }
+            None => vec![read(&dir.join(KEY_FILE))?, read(&dir.join(NEW_KEY_FILE))?],
+        };
+        let mut keys = keys.into_iter().flatten().peekable();
+        if keys.peek().is_none() {
+            return Ok(None);
+        }
+        let key = keys.find(|key| key.id() == used.key_id).with_context(|| {
+            format!(
+                "the master key is not the one that this database's secrets were encrypted with ({})",
+                used.key_id
+            )
+        })?;
+        let key = key.unwrap_login_key(&wrapped);
+        key.map(Some)
+            .context("cannot decrypt the key that secrets are encrypted with")
+    }
+
+    /// Returns whether the key for this database exists: in the environment, or in its file.
+    pub(crate) fn is_given(dir: &Path, env: &dyn Fn(&str) -> Option<String>) -> bool {
+        env(MASTER_KEY).is_some() || dir.join(KEY_FILE).exists()
+    }
+
     fn of_file(dir: &Path) -> anyhow::Result<MasterKey> {
         let path = dir.join(KEY_FILE);
         if let Some(key) = read(&path)? {

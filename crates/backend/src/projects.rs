@@ -145,6 +145,17 @@ pub enum SecretError {
     Store(#[from] store::Error),
 }
 
+/// Checks the name and the value of a secret.
+pub(crate) fn check_secret(name: &str, value: &str) -> Result<(), SecretError> {
+    if !config::is_variable(name) || name.len() > MAX_SECRET_NAME_BYTES {
+        return Err(SecretError::Name);
+    }
+    if value.len() > MAX_SECRET_BYTES || value.contains('\0') {
+        return Err(SecretError::Value);
+    }
+    Ok(())
+}
+
 impl Projects {
     pub(crate) fn new(store: Store, gateway: Gateway, master: Arc<Master>) -> Arc<Self> {
         Arc::new(Self {
@@ -439,17 +450,7 @@ impl Projects {
         name: &str,
         value: &str,
     ) -> Result<SecretRow, SecretError> {
-        let mut bytes = name.bytes();
-        let begins = bytes
-            .next()
-            .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-        let goes_on = bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if !begins || !goes_on || name.len() > MAX_SECRET_NAME_BYTES {
-            return Err(SecretError::Name);
-        }
-        if value.len() > MAX_SECRET_BYTES || value.contains('\0') {
-            return Err(SecretError::Value);
-        }
+        check_secret(name, value)?;
         let key = self.data_key(project).await?;
         let mut attempts = MAX_ATTEMPTS;
         let row = loop {

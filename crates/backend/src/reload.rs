@@ -155,6 +155,22 @@ impl Live {
         Ok((changed, self.take_in(&mut seen).await))
     }
 
+    /// Reads the stored secrets again and reloads the files with them. Only servers that use a changed secret restart.
+    ///
+    /// The inner result is an error if the files are not in force now.
+    ///
+    /// # Errors
+    /// Database errors. Then nothing is changed.
+    pub async fn refresh_secrets(self: &Arc<Self>) -> store::Result<Result<(), ConfigError>> {
+        let mut seen = self.seen.lock().await;
+        let values = self.projects.config_secret_values().await?;
+        if *self.sources.sealed.get() == values {
+            return Ok(Ok(()));
+        }
+        self.sources.sealed.set(values);
+        Ok(self.take_in(&mut seen).await)
+    }
+
     async fn take_in(self: &Arc<Self>, seen: &mut Vec<Stamp>) -> Result<(), ConfigError> {
         // The stamps are taken before the files are read, so that a later change triggers another reload.
         *seen = stamps(&self.sources);
@@ -264,8 +280,8 @@ mod tests {
         let [file, new] = ["mcp.json", "new.json"].map(|name| folder.path().join(name));
         let sources = Sources {
             servers: vec![file.clone()],
-            settings: None,
             optional: false,
+            ..Sources::default()
         };
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         let write = |path: &Path, text: &str| {

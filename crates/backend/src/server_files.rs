@@ -4,14 +4,14 @@
 //! Invariant: an edit that would leave an invalid entry is refused, and the files stay unchanged.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
 use api::Wrong;
 use config::{
     Accepted, EditError, Foreign, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry,
-    edit, edit_with_backup, foreign, misplaced, switch_off,
+    check_form, edit, edit_with_backup, foreign, misplaced, switch_off,
 };
 use model::{NativeName, ServerName};
 use serde_json::Value;
@@ -50,6 +50,28 @@ pub struct Edited {
     /// The server did not exist before.
     pub created: bool,
     pub warnings: Vec<String>,
+    /// The variables that the server needs and that are not set.
+    pub unset: BTreeSet<String>,
+}
+
+/// The result of checking an entry.
+#[derive(Debug, Default)]
+struct Fit {
+    warnings: Vec<String>,
+    unset: BTreeSet<String>,
+}
+
+impl Fit {
+    /// The warnings, with one for each variable that is not set.
+    fn into_warnings(self) -> Vec<String> {
+        let unset = self.unset.iter().map(|name| unset_note(name));
+        self.warnings.into_iter().chain(unset).collect()
+    }
+}
+
+/// The warning about an unset variable of a server in the configuration file.
+fn unset_note(name: &str) -> String {
+    format!("the variable `{name}` is not set: run `toolwharf secret set {name}`")
 }
 
 /// Adds a server to the first file, or replaces it in its file.
@@ -73,19 +95,20 @@ pub fn put(
     let file = home
         .or(sources.servers.first().map(PathBuf::as_path))
         .ok_or(Error::NoFile)?;
-    let (created, warnings) = changed(file, |servers| {
+    let (created, fit) = changed(file, |servers| {
         let before = servers.value(name)?;
         let created = before.is_none();
         let unfit = |wrong| unfit(name, wrong);
         let entry = restored(entry.clone(), before.as_ref()).map_err(unfit)?;
         written(name, &entry)?;
         servers.add(name, &entry, replace)?;
-        Ok((created, fit(file, myself, servers, name)?))
+        Ok((created, fit(sources, file, myself, servers, name)?))
     })?;
     Ok(Edited {
         file: file.to_owned(),
         created,
-        warnings,
+        warnings: fit.warnings,
+        unset: fit.unset,
     })
 }
 
@@ -118,7 +141,8 @@ pub fn update<T>(
         let (entry, said) = change(before)?;
         written(name, &entry)?;
         servers.update(name, &entry)?;
-        Ok((said, fit(file, myself, servers, name)?))
+        let fit = fit(sources, file, myself, servers, name)?;
+        Ok((said, fit.into_warnings()))
     };
     let (said, warnings) = match is_trial {
         true => opened(file, change)?,
@@ -149,7 +173,7 @@ pub fn set_enabled(
     let file = found(sources, name)?;
     changed(file, |servers| {
         servers.set_enabled(name, enabled)?;
-        fit(file, myself, servers, name).map(drop)
+        fit(sources, file, myself, servers, name).map(drop)
     })?;
     Ok(file.to_owned())
 }
@@ -166,7 +190,7 @@ pub fn set_tool_enabled(
     let file = found(sources, name)?;
     changed(file, |servers| {
         servers.set_tool_enabled(name, tool.as_str(), enabled)?;
-        fit(file, myself, servers, name).map(drop)
+        fit(sources, file, myself, servers, name).map(drop)
     })?;
     Ok(file.to_owned())
 }
@@ -201,7 +225,7 @@ pub fn import_all(
     let taken = taken(sources);
     let report = changed(file, |servers| {
         servers.import(others, |name, entry| {
-            accept(&taken, myself, file, name, entry)
+            accept(sources, &taken, myself, file, name, entry)
         })
     })?;
     Ok((file.clone(), report))
@@ -220,7 +244,7 @@ pub(crate) fn movable(
     let taken = taken(sources);
     let report = ServerFile::open(file).and_then(|mut servers| {
         servers.import(others, |name, entry| {
-            accept(&taken, myself, file, name, entry)
+            accept(sources, &taken, myself, file, name, entry)
         })
     });
     report.map_err(|source| Error::Edit {
@@ -273,6 +297,7 @@ pub(crate) fn remove_unchanged(
 
 /// Checks an entry that is new to `file`.
 fn accept(
+    sources: &Sources,
     taken: &HashMap<String, &Path>,
     myself: &LoopDetection,
     file: &Path,
@@ -287,13 +312,18 @@ fn accept(
         let why = format!("{} already has a server with this name", there.display());
         return Err(Rejected::Refused(why));
     }
-    let (spec, lacks) = match check_entry(file, name, entry, &startup::env) {
+    let sealed = sources.sealed.get();
+    let mut unset = Vec::new();
+    let (spec, lacks) = match check_entry(file, name, entry, &startup::env, &sealed) {
         Ok((spec, _)) => (spec, Vec::new()),
         Err(unfit) if unfit.is_only_unfilled => {
             let mut off = entry.clone();
             switch_off(&mut off);
-            let checked = check_entry(file, name, &off, &startup::env);
+            let checked = check_entry(file, name, &off, &startup::env, &sealed);
             let (spec, _) = checked.map_err(refused)?;
+            if unfit.is_only_unset {
+                unset.extend(unfit.unset);
+            }
             (spec, unfit.problems)
         }
         Err(unfit) => return Err(refused(unfit)),
@@ -301,7 +331,7 @@ fn accept(
     match myself.recognise(&spec.origin) {
         Some(why) => Err(Rejected::Skipped(why)),
         None if lacks.is_empty() => Ok(Accepted::AsItIs),
-        None => Ok(Accepted::SwitchedOff(lacks)),
+        None => Ok(Accepted::SwitchedOff { lacks, unset }),
     }
 }
 
@@ -331,26 +361,42 @@ fn opened<T>(
     })
 }
 
-/// Checks the entry in its current form and returns its warnings.
+/// Checks the entry in its current form. Unset variables are accepted: the server is blocked until a secret with this
+/// name is stored.
 fn fit(
+    sources: &Sources,
     file: &Path,
     myself: &LoopDetection,
     servers: &ServerFile,
     name: &ServerName,
-) -> Result<Vec<String>, EditError> {
+) -> Result<Fit, EditError> {
     let Some(entry) = servers.value(name)? else {
         return Err(EditError::NoServer(name.clone()));
     };
     let unfit = |wrong: Vec<Wrong>| unfit(name, wrong);
-    let (spec, warnings) =
-        check_entry(file, name, &entry, &startup::env).map_err(|found| unfit(found.wrong))?;
+    let sealed = sources.sealed.get();
+    let mut unset = BTreeSet::new();
+    let mut checked = check_entry(file, name, &entry, &startup::env, &sealed);
+    if let Err(found) = &mut checked
+        && found.is_only_unset
+        && !needs_valid_entries(sources)
+    {
+        unset = std::mem::take(&mut found.unset);
+        checked = check_form(file, name, &entry, &startup::env, &sealed, &unset);
+    }
+    let (spec, warnings) = checked.map_err(|found| unfit(found.wrong))?;
     match myself.recognise(&spec.origin).filter(|_| spec.enabled) {
         Some(why) => Err(unfit(vec![Wrong::new(
             "",
             format!("{why} ({})", loop_detection::HELP),
         )])),
-        None => Ok(warnings),
+        None => Ok(Fit { warnings, unset }),
     }
+}
+
+/// Returns whether an invalid entry makes the whole configuration invalid.
+fn needs_valid_entries(sources: &Sources) -> bool {
+    startup::settings(sources).is_ok_and(|settings| settings.require_valid_entries)
 }
 
 /// Refuses to write an entry with keys that have no effect.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use config::{Config, Sources, data_dir};
+use config::{Config, ConfigError, Sources, data_dir};
 #[cfg(feature = "kubernetes")]
 use containers::kubernetes::{self, Kubernetes};
 use containers::{
@@ -58,12 +58,29 @@ pub fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Reads the configuration.
-pub fn load(named: &[PathBuf]) -> anyhow::Result<(Sources, Config)> {
+/// Finds the configuration, and reads its settings. The servers are read by [`load`], when the stored secrets are known.
+///
+/// # Errors
+/// If the configuration is invalid, whatever the secrets are.
+pub fn locate(named: &[PathBuf]) -> anyhow::Result<(Sources, Settings)> {
     let sources = Sources::locate(named, &env)?;
-    let config = Config::load(&sources, &env)
-        .map_err(|errors| anyhow::anyhow!("the configuration is invalid\n{errors}"))?;
-    Ok((sources, config))
+    match Config::load(&sources, &env) {
+        Ok(config) => Ok((sources, config.settings)),
+        Err(errors) => match settings(&sources) {
+            // An entry may be invalid only because its secret is not known yet.
+            Ok(settings) if settings.require_valid_entries => Ok((sources, settings)),
+            _ => Err(invalid(&errors)),
+        },
+    }
+}
+
+/// Reads the configuration.
+pub fn load(sources: &Sources) -> anyhow::Result<Config> {
+    Config::load(sources, &env).map_err(|errors| invalid(&errors))
+}
+
+fn invalid(errors: &ConfigError) -> anyhow::Error {
+    anyhow::anyhow!("the configuration is invalid\n{errors}")
 }
 
 /// Reads only the settings, which works even if the servers are invalid.
@@ -72,9 +89,7 @@ pub fn settings(sources: &Sources) -> anyhow::Result<Settings> {
         servers: Vec::new(),
         ..sources.clone()
     };
-    let config = Config::load(&only, &env)
-        .map_err(|errors| anyhow::anyhow!("the configuration is invalid\n{errors}"))?;
-    Ok(config.settings)
+    Ok(load(&only)?.settings)
 }
 
 /// Opens the data directory, creating it for this user alone if it does not exist. Its path is absolute, since it is
@@ -87,7 +102,12 @@ pub fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
         .recursive(true)
         .mode(0o700)
         .create(&dir)
-        .with_context(|| format!("cannot create the data directory {}", dir.display()))?;
+        .with_context(|| {
+            format!(
+                "cannot create the data directory {}; name another directory with --data-dir",
+                dir.display()
+            )
+        })?;
     Ok(dir)
 }
 
@@ -231,6 +251,9 @@ pub async fn gateway(
     for problem in Proxies::of_environment().problems() {
         tracing::warn!("{problem}");
     }
+    for warning in settings.host_env.warnings() {
+        tracing::warn!("{warning}");
+    }
     let identity = Identity {
         name: "toolwharf".into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -261,6 +284,7 @@ pub async fn gateway(
     };
     let gateway = Gateway::new(settings, identity, runtimes, logins.clone(), store.clone());
     logins.serve(&gateway);
+    gateway.set_recordings(store.recording_list().await?);
     let projects = Projects::new(store, gateway.clone(), master);
     Ok((gateway, projects, logins))
 }
@@ -405,6 +429,9 @@ pub async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Replica>)
             && replica.take(SWEEP).await.is_err()
         {
             continue;
+        }
+        if let Err(error) = store.recording_prune().await {
+            tracing::warn!("cannot remove recordings that have ended: {error}");
         }
         let Some(age) = gateway.settings().audit.retention else {
             continue;

@@ -8,6 +8,7 @@ mod forms;
 mod opencode;
 mod yaml;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 use super::{
     clients::{Machine, Os, is_of_user},
     edit::EditError,
-    interpolate::{is_variable, workspace_of},
+    interpolate::{is_variable, variable_for, workspace_of},
     keys::ENTRY_KEYS,
     shape,
     source::{Source, Syntax},
@@ -161,6 +162,7 @@ fn settle(foreign: &mut Foreign, place: &Place) {
     opencode::settle(entry, notes, missing);
     forms::rename(entry);
     forms::placeholders(entry, notes);
+    inputs(entry, notes);
     let is_off = foreign_switches(entry);
     if is_off && entry.get("enabled") != Some(&Value::Bool(false)) {
         entry.shift_remove("enabled");
@@ -214,6 +216,32 @@ fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
         notes.push(format!(
             "`{}` is not imported: {why}",
             shape::printable(key)
+        ));
+    }
+}
+
+/// Replaces VS Code's `${input:ID}`, which asks the user, with a variable.
+fn inputs(entry: &mut Map<String, Value>, notes: &mut Vec<String>) {
+    let mut found = BTreeSet::new();
+    each_text(entry, &mut |text| {
+        let mut out = String::new();
+        let mut rest = text.as_str();
+        while let Some((before, after)) = rest.split_once("${input:") {
+            let Some((id, tail)) = after.split_once('}') else {
+                break;
+            };
+            out.push_str(before);
+            let name = variable_for(id);
+            out.push_str(&format!("${{{name}}}"));
+            found.insert((shape::printable(id), name));
+            rest = tail;
+        }
+        out.push_str(rest);
+        *text = out;
+    });
+    for (id, name) in found {
+        notes.push(format!(
+            "`${{input:{id}}}`, for which VS Code asks, is now `${{{name}}}`"
         ));
     }
 }

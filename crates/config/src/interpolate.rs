@@ -6,14 +6,42 @@
 //! value of an environment variable, `${header:NAME}` only in the `headers` of a server with a `url`. In commands and arguments an unknown form is left unchanged, because it may be
 //! meant for a shell; elsewhere it is an error.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model::{HeaderPart, HeaderTemplate, never_passed};
+
+use super::sealed::SealedValues;
 
 /// The sources for the values of `${…}`.
 pub struct Variables<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     pub workspace: PathBuf,
+    /// Used for variables that are not set in `env`, or empty there.
+    pub sealed: Lookup,
+}
+
+/// Stored secrets, and a record of those that were used.
+#[derive(Default)]
+pub struct Lookup {
+    values: Arc<SealedValues>,
+    used: RefCell<BTreeSet<String>>,
+}
+
+impl Lookup {
+    pub(crate) fn new(values: Arc<SealedValues>) -> Self {
+        Self {
+            values,
+            used: RefCell::default(),
+        }
+    }
+
+    /// Returns the values that were used since the last call.
+    pub(crate) fn take_used(&self) -> BTreeSet<String> {
+        self.used.take()
+    }
 }
 
 /// The treatment of an unknown form of `${…}`.
@@ -28,6 +56,8 @@ pub enum Unknown {
 pub enum Error {
     #[error("the variable `{0}` is not set")]
     Unset(String),
+    #[error("the stored secret `{0}` cannot be decrypted: {1}")]
+    Closed(String, String),
     #[error("`${{input:{0}}}` prompts the user, which a server in the background cannot do")]
     Input(String),
     #[error("`${{login:{0}}}` can only be the whole value of a variable in `env`")]
@@ -58,11 +88,14 @@ impl Error {
     pub fn help(&self) -> String {
         match self {
             Self::Unset(name) => format!(
-                "set {name} in the environment of toolwharf, or write `${{{name}:-default}}`"
+                "run `toolwharf secret set {name}`, set {name} in the environment of `toolwharf serve` and restart that, or write `${{{name}:-default}}`"
             ),
+            Self::Closed(name, _) => {
+                format!("run `toolwharf secret set {name}` to set it again")
+            }
             Self::Input(id) => {
                 let name = variable_for(id);
-                format!("write `${{{name}}}` instead, and set {name} in the environment")
+                format!("write `${{{name}}}` instead, and run `toolwharf secret set {name}`")
             }
             Self::Login(name) => format!(
                 "write `\"TOKEN\": \"${{login:{name}}}\"` in the `env` of a server with a `command`; a server with a `url` uses the key `login` instead"
@@ -79,6 +112,22 @@ impl Error {
             Self::Form | Self::Open => "write `${VAR}`, `${VAR:-default}` or `${env:VAR}`; \
                            `$${` stands for a plain `${`"
                 .to_owned(),
+        }
+    }
+}
+
+impl Error {
+    /// The remedy in the settings, which are read before the stored secrets.
+    pub(crate) fn help_in_settings(&self) -> String {
+        match self {
+            Self::Unset(name) => format!(
+                "set {name} in the environment of toolwharf, or write `${{{name}:-default}}`"
+            ),
+            Self::Input(id) => {
+                let name = variable_for(id);
+                format!("write `${{{name}}}` instead, and set {name} in the environment")
+            }
+            other => other.help(),
         }
     }
 }
@@ -202,7 +251,8 @@ impl Variables<'_> {
         }
         if let Some(name) = form.strip_prefix("env:") {
             return if is_variable(name) {
-                (self.env)(name).ok_or_else(|| Error::Unset(name.to_owned()))
+                let value = self.look_up(name)?;
+                value.ok_or_else(|| Error::Unset(name.to_owned()))
             } else {
                 Err(Error::Form)
             };
@@ -224,11 +274,28 @@ impl Variables<'_> {
         if !is_variable(name) {
             return Err(Error::Form);
         }
-        match ((self.env)(name), default) {
+        match (self.look_up(name)?, default) {
             (Some(value), None) => Ok(value),
             (Some(value), Some(_)) if !value.is_empty() => Ok(value),
             (_, Some(default)) => Ok(default.to_owned()),
             (None, None) => Err(Error::Unset(name.to_owned())),
+        }
+    }
+
+    /// The value in the environment, otherwise the stored secret. A secret that cannot be decrypted is an error, because
+    /// the default of the variable must not replace it.
+    fn look_up(&self, name: &str) -> Result<Option<String>, Error> {
+        let value = (self.env)(name);
+        if value.as_ref().is_some_and(|value| !value.is_empty()) {
+            return Ok(value);
+        }
+        match self.sealed.values.get(name) {
+            None => Ok(value),
+            Some(Ok(secret)) => {
+                self.sealed.used.borrow_mut().insert(secret.to_owned());
+                Ok(Some(secret.to_owned()))
+            }
+            Some(Err(why)) => Err(Error::Closed(name.to_owned(), why.to_owned())),
         }
     }
 }
@@ -286,7 +353,8 @@ pub fn is_variable(name: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-fn variable_for(id: &str) -> String {
+/// The name of the variable that takes the place of `${input:ID}`.
+pub(crate) fn variable_for(id: &str) -> String {
     let name: String = id
         .chars()
         .map(|c| {
@@ -318,6 +386,7 @@ mod tests {
                 _ => None,
             },
             workspace: PathBuf::from("/work/app"),
+            sealed: Lookup::default(),
         };
         let shown = match variables.fill(text, Unknown::Refuse) {
             Ok(text) => text,
@@ -349,6 +418,7 @@ mod tests {
         let variables = Variables {
             env: &|name| (name == "A").then(|| "one".to_owned()),
             workspace: PathBuf::new(),
+            sealed: Lookup::default(),
         };
         let check = |text: &str, expect: &str| {
             let shown = match variables.template(text) {
@@ -414,6 +484,7 @@ mod tests {
         let variables = Variables {
             env: &|_| None,
             workspace: PathBuf::new(),
+            sealed: Lookup::default(),
         };
         for text in ["${x%.*}", "${", "a ${#list[@]} b", "${1}"] {
             assert_eq!(variables.fill(text, Unknown::Keep).unwrap(), text);

@@ -21,6 +21,7 @@ mod own;
 mod place;
 mod problem;
 mod sandbox;
+mod sealed;
 mod servers;
 mod settings;
 mod shape;
@@ -32,18 +33,19 @@ mod units;
 pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
 pub use edit::{EditError, ServerFile, edit, edit_with_backup};
 pub use import::{Foreign, foreign, foreign_switches, switch_off};
-pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
+pub use interpolate::{Error as Unfilled, Lookup, Unknown, Variables, is_variable, login_name};
 pub use keys::{keys_at, schemas, snake};
 pub use load::{Config, all_settings};
 pub use locate::{Sources, config_dir, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, texts};
-pub use merge::{Accepted, ImportReport, Rejected};
+pub use merge::{Accepted, ImportReport, Off, Rejected};
 pub use options::{heartbeat, options};
 pub use own::{read_own, remove_own, write_own};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{is_port, not_allowed, path, sandbox, why_not_allowed};
+pub use sealed::{Sealed, SealedValues};
 pub use servers::{
-    Unfit, check as check_entry, check_project, login_variables, misplaced, transport,
+    Unfit, check as check_entry, check_form, check_project, login_variables, misplaced, transport,
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

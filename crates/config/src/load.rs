@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use model::{ServerName, ServerSpec, Settings};
 
-use super::interpolate::{Variables, workspace_of};
+use super::interpolate::{Lookup, Variables, workspace_of};
 use super::locate::Sources;
 use super::names::long_name;
 use super::problem::{ConfigError, Problem, reason};
@@ -39,7 +39,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads all sources. `env` looks up environment variables.
+    /// Reads all sources. `env` looks up environment variables. In server files, `sources.sealed` supplies variables that
+    /// `env` does not set.
     ///
     /// # Errors
     /// All problems in all files, if one of them is not only about one entry, or if the settings require valid entries.
@@ -50,7 +51,7 @@ impl Config {
         let mut problems = Vec::new();
         let mut config = Self {
             servers: Vec::new(),
-            settings: Settings::default(),
+            settings: settings::without_file(env),
             sources: Vec::new(),
             origins: HashMap::new(),
             problems: Vec::new(),
@@ -64,11 +65,13 @@ impl Config {
             let variables = Variables {
                 env,
                 workspace: workspace_of(path),
+                sealed: Lookup::default(),
             };
             config.settings = settings::parse(&source, &variables, &mut problems);
             settings_file = Some(path.clone());
         }
         let mut seen: Vec<(Source, Vec<Parsed>)> = Vec::new();
+        let sealed = sources.sealed.get();
         for path in &sources.servers {
             let Some(source) = open(path, Syntax::Json, sources.optional, &mut problems) else {
                 continue;
@@ -76,6 +79,7 @@ impl Config {
             let variables = Variables {
                 env,
                 workspace: workspace_of(path),
+                sealed: Lookup::new(sealed.clone()),
             };
             let mut outcome = servers::parse(&source, &variables, Some(&config.settings));
             problems.append(&mut outcome.problems);

@@ -7,6 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::sealed::Sealed;
+
 /// The files of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
@@ -15,17 +17,21 @@ pub struct Sources {
     pub settings: Option<PathBuf>,
     /// Missing files count as empty. True for the default locations.
     pub optional: bool,
+    /// Values for `${NAME}` in the server files, if the environment does not set them.
+    pub sealed: Sealed,
 }
 
 /// Why there is no location for configuration or state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("neither HOME nor XDG_CONFIG_HOME is set; name a file with --config")]
     NoConfigDir,
     #[error("neither HOME nor XDG_DATA_HOME is set; set `data_dir` in toolwharf.toml")]
     NoDataDir,
-    #[error("more than one .toml file is given; only one can contain the settings")]
-    TwoSettings,
+    #[error(
+        "two .toml files are given, {} and {}; name only the one with the settings", .0.display(), .1.display()
+    )]
+    TwoSettings(PathBuf, PathBuf),
 }
 
 impl Sources {
@@ -44,19 +50,21 @@ impl Sources {
             servers: vec![folder.join("mcp.json")],
             settings: Some(folder.join("toolwharf.toml")),
             optional: true,
+            sealed: Sealed::default(),
         })
     }
 
     fn named(paths: Vec<PathBuf>) -> Result<Self, Error> {
         let is_toml = |path: &PathBuf| path.extension().is_some_and(|e| e == "toml");
         let (settings, servers): (Vec<_>, Vec<_>) = paths.into_iter().partition(is_toml);
-        if settings.len() > 1 {
-            return Err(Error::TwoSettings);
+        if let [one, two, ..] = settings.as_slice() {
+            return Err(Error::TwoSettings(one.clone(), two.clone()));
         }
         Ok(Self {
             servers,
             settings: settings.into_iter().next(),
             optional: false,
+            sealed: Sealed::default(),
         })
     }
 
@@ -122,7 +130,8 @@ mod tests {
         let sources = locate(&["a.json", "s.toml", "b.jsonc"], &env).unwrap();
         assert_eq!(files(&sources), ["a.json", "b.jsonc", "s.toml"]);
         assert!(!sources.optional);
-        assert_eq!(locate(&["a.toml", "b.toml"], &[]), Err(Error::TwoSettings));
+        let two = Error::TwoSettings("a.toml".into(), "b.toml".into());
+        assert_eq!(locate(&["a.toml", "b.toml"], &[]), Err(two));
     }
 
     #[test]

@@ -23,17 +23,31 @@ pub struct ImportReport {
     /// Servers with a valid entry that must not be imported into this file, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Added servers that are switched off, with what is missing, such as the value of a variable.
-    pub off: Vec<(String, String)>,
+    pub off: Vec<Off>,
     /// Differences between the added entries and the original ones.
     pub notes: Vec<(String, String)>,
+}
+
+/// An added server that is switched off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Off {
+    pub name: String,
+    /// What is missing.
+    pub why: String,
+    /// The variables that are not set. Empty if anything else is missing, too.
+    pub unset: Vec<String>,
 }
 
 /// How a server is imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
     AsItIs,
-    /// Disabled, with a description of each missing part.
-    SwitchedOff(Vec<String>),
+    /// Disabled, with a description of each missing part. `unset`: the variables that are not set, if nothing else is
+    /// missing.
+    SwitchedOff {
+        lacks: Vec<String>,
+        unset: Vec<String>,
+    },
 }
 
 /// Why a server is not imported.
@@ -118,9 +132,16 @@ impl ServerFile {
             }
             // An entry that is switched off may be incomplete.
             let mut missing = other.missing.clone();
+            let mut unset = Vec::new();
             match accept(&name, if missing.is_empty() { &on } else { &off }) {
                 Ok(Accepted::AsItIs) => {}
-                Ok(Accepted::SwitchedOff(more)) => missing.extend(more),
+                Ok(Accepted::SwitchedOff {
+                    lacks,
+                    unset: names,
+                }) => {
+                    missing.extend(lacks);
+                    unset = names;
+                }
                 Err(Rejected::Refused(why)) => {
                     report.refused.push((shown, why));
                     continue;
@@ -135,7 +156,11 @@ impl ServerFile {
             known.insert(name.to_string(), entry.clone());
             new.push((name.clone(), entry));
             if !missing.is_empty() {
-                report.off.push((shown.clone(), missing.join("; ")));
+                report.off.push(Off {
+                    name: shown.clone(),
+                    why: missing.join("; "),
+                    unset,
+                });
             }
             let notes = other.notes.iter().map(|note| (shown.clone(), note.clone()));
             report.notes.extend(notes);

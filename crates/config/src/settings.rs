@@ -11,11 +11,18 @@ mod told;
 mod values;
 mod walk;
 
-use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use model::{
-    AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
-    Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy,
+    AuditBodies, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy,
+    Packages, Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy,
     SwarmSettings, ToolRef, naming,
 };
 use toml::{
@@ -37,6 +44,15 @@ pub(crate) use self::sample::SAMPLE;
 pub use self::told::Setting;
 pub(crate) use self::told::told;
 
+/// The settings of a host without a settings file.
+pub(crate) fn without_file(env: &dyn Fn(&str) -> Option<String>) -> Settings {
+    let host_env = HostEnv::resolve(BTreeMap::new(), &BTreeSet::new(), env);
+    Settings {
+        host_env: Arc::new(host_env),
+        ..Settings::default()
+    }
+}
+
 /// Reads the settings. Problems go to `problems`, and the default is used instead of an invalid value. `variables` are
 /// filled in where a value may be a secret.
 pub(crate) fn parse(
@@ -50,7 +66,7 @@ pub(crate) fn parse(
         let what = format!("invalid TOML: {}", own_words(error.message()));
         problems.push(Problem::at(source, span, what).help("write one `key = value` per line"));
     }
-    let mut settings = Settings::default();
+    let mut settings = without_file(variables.env);
     if !errors.is_empty() {
         return settings;
     }
@@ -121,6 +137,19 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             &mut into.packages,
             defaults.word("packages", Packages::WORDS),
         );
+        let must = r#"names of variables such as "HTTPS_PROXY"; those that begin with TOOLWHARF_ stay with Toolwharf"#;
+        let pass_env: BTreeSet<String> = defaults
+            .each("pass_env", must, |name| {
+                let fits = is_variable_name(name) && !name.starts_with("TOOLWHARF_");
+                fits.then(|| name.to_owned())
+            })
+            .into_iter()
+            .collect();
+        let env = defaults.items("env");
+        let env = env.map(|all| default_env(root.walk, all));
+        let host_env =
+            HostEnv::resolve(env.unwrap_or_default(), &pass_env, root.walk.variables.env);
+        settings.host_env = Arc::new(host_env);
     }
     if let Some(table) = root.table("hosting") {
         hosting(table, &mut settings.hosting);
@@ -138,6 +167,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         let into = &mut settings.audit;
         audit.flag("enabled", &mut into.enabled);
         set(&mut into.bodies, audit.word("bodies", AuditBodies::WORDS));
+        audit.flag("errors", &mut into.errors);
         let must = "a whole number of days from 1 to 36500, or 0 to keep records permanently";
         let days = audit.value("retention_days", must, |value| {
             integer(value).filter(|days| *days <= 36_500)
@@ -201,6 +231,31 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             project(root.walk, key, value, settings);
         }
     }
+}
+
+/// Returns whether a process can get a variable with this name.
+fn is_variable_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+/// Variables for all servers. As in entries of servers, `${…}` is filled in, and numbers and booleans count as text.
+fn default_env(walk: &Walk<'_>, all: &DeTable<'_>) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    for (key, value) in all {
+        let name: &str = key.get_ref();
+        if !is_variable_name(name) {
+            let what = format!(
+                "invalid variable name `{}` in `defaults.env`",
+                shape::printable(name)
+            );
+            walk.wrong(key.span(), &what, "a name without `=` and NUL");
+            continue;
+        }
+        if let Some(text) = walk.filled(name, value) {
+            env.insert(name.to_owned(), text);
+        }
+    }
+    env
 }
 
 fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {

@@ -2,6 +2,7 @@
 
 mod declare;
 pub(crate) mod presence;
+mod recording;
 pub(crate) mod trial;
 pub(crate) mod update;
 mod watch;
@@ -135,7 +136,7 @@ impl Gateway {
         self.shared.event_log.flush().await;
     }
 
-    /// Receives health warnings of hosted servers from now on.
+    /// Receives health warnings of servers from now on.
     #[must_use]
     pub fn warnings(&self) -> tokio::sync::broadcast::Receiver<Warning> {
         self.shared.event_log.warnings()

@@ -20,11 +20,11 @@
 //! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for
 //!   a modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
-//! - `life`: the life of a server. `supervisor`: its loop, which carries out what [`lifecycle`] decides;
-//!   `notifications`: keeps its catalog up to date; `session_instances`: starts instances for single sessions and
-//!   callers; `callers`: starts the servers for callers with header values; `tokens`: access tokens in the environment
-//!   of instances; `chain`: gateways behind this one; `elsewhere`: the life of a server that another gateway of the
-//!   installation runs.
+//! - `life`: the life of a server. `supervisor`: its loop, which carries out what [`lifecycle`] decides; `noted`: its
+//!   events and warnings; `notifications`: keeps its catalog up to date; `session_instances`: starts instances for single
+//!   sessions and callers; `callers`: starts the servers for callers with header values; `tokens`: access tokens in the
+//!   environment of instances; `chain`: gateways behind this one; `elsewhere`: the life of a server that another gateway of
+//!   the installation runs.
 //! - `call`: the path of a call. `relay`: relays one, across the eras; `skills` and `task_requests`: requests that are
 //!   not simply relayed.
 //! - [`gateway`]: the entry point for client requests. `declare`: changes to the fleet; `watch`: subscriptions of
@@ -58,7 +58,7 @@ pub use gateway::{
 };
 pub use life::callers::InvalidValue;
 pub use records::{
-    audit::NotRecorded,
+    audit::{NotRecorded, recorded_error},
     event_log::Warning,
     pinned::KeptBack,
     remember, secrets,
@@ -73,7 +73,7 @@ pub use server::{
     logins::{Issued, Logins, NoLogins},
     place::place_of,
     runtimes::Runtimes,
-    status::{Crash, Left, Load, Status},
+    status::{Crash, Left, Load, Status, Trouble},
     unavailable::Unavailable,
 };
 pub use views::{

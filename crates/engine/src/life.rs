@@ -4,6 +4,7 @@ pub(crate) mod callers;
 pub(crate) mod chain;
 pub(crate) mod elsewhere;
 mod lists;
+mod noted;
 mod notifications;
 pub(crate) mod second;
 pub(crate) mod session_instances;

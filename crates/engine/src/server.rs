@@ -8,6 +8,7 @@ pub(crate) mod advice;
 pub(crate) mod callers;
 pub(crate) mod commands;
 pub(crate) mod connection;
+pub(crate) mod diagnosis;
 mod for_callers;
 pub(crate) mod gate;
 pub(crate) mod launch;
@@ -44,7 +45,7 @@ use mcp::{
 };
 use model::{CallerValues, Hidden, ServerKey, ServerName, ServerSpec, Sharing, ToolChoice};
 use parking_lot::Mutex;
-use runtime::{Fence, Repeats, process::Handle};
+use runtime::{Fence, Repeats, Tail, process::Handle};
 use tokio::{
     sync::{Notify, oneshot, watch},
     time::Instant,
@@ -165,7 +166,7 @@ pub struct Server {
     pub(crate) last: Mutex<Option<Handle>>,
     /// The fencing token of the current life's instances.
     pub(crate) fence: Mutex<Option<Fence>>,
-    pub(crate) stderr_of_failure: Mutex<Option<String>>,
+    pub(crate) stderr_of_failure: Mutex<Option<Tail>>,
     pub(crate) blocked: Mutex<Option<Blocked>>,
     /// Set if a user has to sign in before the server lists anything.
     pub(crate) needs_login: Mutex<Option<SignIn>>,
@@ -184,11 +185,23 @@ pub struct Server {
 /// Counts since the gateway started.
 #[derive(Default)]
 pub struct Stats {
+    /// Tool calls, without those in `refused`. If calls are recorded, each has a record.
     pub calls: AtomicU64,
+    /// Tool calls that failed, including those whose tool reported an error.
     pub errors: AtomicU64,
+    /// Requests other than tool calls, such as reading a resource.
+    pub requests: AtomicU64,
     pub starts: AtomicU64,
     /// Requests rejected immediately because the server was busy, down or stopped.
     pub refused: AtomicU64,
+}
+
+impl Stats {
+    /// The number of requests that the server got from clients, tool calls included.
+    pub(crate) fn used(&self) -> u64 {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        count(&self.calls) + count(&self.requests)
+    }
 }
 
 impl Server {
@@ -364,9 +377,15 @@ impl Server {
     /// The end of the server's stderr.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
+        self.stderr().text()
+    }
+
+    /// Like [`Server::stderr_tail`], with the times of the lines.
+    #[must_use]
+    pub fn stderr(&self) -> Tail {
         let failed = self.stderr_of_failure.lock().clone();
         failed
-            .or_else(|| self.process().map(|handle| handle.stderr_tail()))
+            .or_else(|| self.process().map(|handle| handle.stderr()))
             .unwrap_or_default()
     }
 
@@ -556,6 +575,9 @@ impl Server {
             false => Begin::New,
         });
         self.known.status().last_crash = before.status().last_crash;
+        if self.spec.unusable.is_some() {
+            self.known.status().trouble = before.status().trouble;
+        }
         self.waits_for(before);
     }
 

@@ -13,14 +13,18 @@ use arc_swap::ArcSwap;
 use mcp::{client::Identity, extensions};
 use model::{AuditBodies, Limits, Program, ServerKey, ServerSpec, StartPolicy};
 use parking_lot::Mutex;
-use store::Store;
+use store::{Store, Time};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::ListKind,
     client_state::{announce::Announcer, apps, hold::Holds, hub::Hub, tasks::Tasks},
-    records::{audit::Audit, event_log::EventLog, server_cache::Memory},
+    records::{
+        audit::{Audit, Detail},
+        event_log::EventLog,
+        server_cache::Memory,
+    },
     scope::Scope,
     server::{
         Server,
@@ -64,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
     pub(crate) event_log: EventLog,
+    /// Servers whose bodies are recorded regardless of the settings, and until when.
+    pub(crate) recordings: ArcSwap<HashMap<ServerKey, Time>>,
     /// Set if other gateways may run the same servers.
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) over: CancellationToken,
@@ -101,6 +107,7 @@ impl Shared {
         Arc::new(Self {
             audit,
             event_log,
+            recordings: ArcSwap::default(),
             memory: Memory::new(store, over.clone()),
             connect,
             runtimes,
@@ -144,11 +151,23 @@ impl Shared {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The bodies of tool calls that are recorded. `None` if calls are not recorded.
-    pub(crate) fn recorded_bodies(&self) -> Option<AuditBodies> {
+    /// The recorded parts of tool calls to this server. `None` if calls are not recorded.
+    pub(crate) fn recorded_detail(&self, key: &ServerKey) -> Option<Detail> {
         let fleet = self.fleet.load();
         let audit = &fleet.settings.audit;
-        audit.enabled.then_some(audit.bodies)
+        let bodies = match self.recording(key) {
+            Some(_) => AuditBodies::Full,
+            None => audit.bodies,
+        };
+        let errors = audit.errors;
+        audit.enabled.then_some(Detail { bodies, errors })
+    }
+
+    /// The end of the temporary recording of bodies for this server, if there is one now.
+    pub(crate) fn recording(&self, key: &ServerKey) -> Option<Time> {
+        let recordings = self.recordings.load();
+        let ends_at = recordings.get(key)?;
+        (*ends_at > store::now()).then_some(*ends_at)
     }
 
     /// Time from now until the server must get `SIGKILL` because the gateway stops.

@@ -90,7 +90,7 @@ pub(super) fn check(file: &[u8], most: u64) -> Result<(), String> {
     }
     if at != directory.end {
         return Err(bad(
-            "its file list does not match the size and the number of entries that the file declares",
+            "its file list has more entries than the file declares, or another size",
         ));
     }
     data.sort_unstable();

@@ -29,9 +29,9 @@ pub(super) const BUNDLE: &str = "/bundle";
 
 /// The target of the installation, which decides where secrets are stored.
 pub enum Place<'p> {
-    /// In `mcp.json`: secrets are environment variables of the gateway. The function returns true for variables that
-    /// are set.
-    File(&'p (dyn Fn(&str) -> bool + Sync)),
+    /// In `mcp.json`: secrets of the configuration file. The function returns the value of a variable that is set, in the
+    /// environment of the gateway or as a secret.
+    File(&'p (dyn Fn(&str) -> Option<String> + Sync)),
     /// In a project, which stores secrets.
     Project,
 }
@@ -40,7 +40,7 @@ pub enum Place<'p> {
 #[derive(Debug)]
 pub struct Filled {
     pub entry: Value,
-    /// Secrets of the project, by name.
+    /// Secrets to store, of the project or of the configuration file, by name.
     pub secrets: BTreeMap<String, String>,
     pub network: Value,
     pub mounts: Vec<String>,
@@ -99,6 +99,14 @@ impl Plan {
         }
     }
 
+    /// The secret inputs whose variables are set. An installation into `mcp.json` uses these values unless others are
+    /// given.
+    pub fn already_set(&self, is_set: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let secrets = self.fields.iter().filter(|field| field.is_secret);
+        let set = secrets.filter(|field| is_set(&variable(&field.name)));
+        set.map(|field| field.name.clone()).collect()
+    }
+
     fn values(
         &self,
         server: &ServerName,
@@ -129,24 +137,25 @@ impl Plan {
                         .map(|value| named(&mut values.secrets, &name, value))
                         .collect()
                 }
-                (true, Place::File(is_set)) => {
-                    let name = variable(&field.name);
-                    if !texts.is_empty() {
-                        let why = format!(
-                            "is a secret, which mcp.json must not contain: install the server into a project, which stores secrets encrypted, or set {name} in the environment of `toolwharf serve` and omit the value here"
-                        );
-                        wrong.push(Wrong::new(&at, why));
+                (true, Place::File(current)) => match texts.first() {
+                    Some(value) => {
+                        let names = [
+                            variable(&field.name),
+                            variable(&format!("{server}_{}", field.name)),
+                        ];
+                        vec![shared(&mut values.secrets, names, value, current)]
                     }
-                    is_set(&name)
-                        .then(|| format!("${{{name}}}"))
-                        .into_iter()
-                        .collect()
-                }
+                    None => {
+                        let name = variable(&field.name);
+                        let set = current(&name).map(|_| format!("${{{name}}}"));
+                        set.into_iter().collect()
+                    }
+                },
             };
             if field.is_required && texts.is_empty() && !wrong.iter().any(|it| it.pointer == at) {
                 let way_out = match (field.is_secret, place) {
                     (true, Place::File(_)) => format!(
-                        ": set {} in the environment of `toolwharf serve`, or install the server into a project, which stores secrets encrypted",
+                        ": give its value, or run `toolwharf secret set {}` first",
                         variable(&field.name)
                     ),
                     _ => String::new(),
@@ -507,6 +516,26 @@ pub(super) fn escaped(text: &str) -> String {
 fn named(secrets: &mut BTreeMap<String, String>, name: &str, value: String) -> String {
     secrets.insert(name.to_owned(), value);
     format!("${{{name}}}")
+}
+
+/// Stores a secret under the first name that no other value has, and returns a reference to it. The names after these two
+/// are numbered.
+fn shared(
+    secrets: &mut BTreeMap<String, String>,
+    names: [String; 2],
+    value: &str,
+    current: &dyn Fn(&str) -> Option<String>,
+) -> String {
+    let last = names[1].clone();
+    let numbered = (2..).map(|number| format!("{last}_{number}"));
+    for name in names.into_iter().chain(numbered) {
+        match secrets.get(&name).cloned().or_else(|| current(&name)) {
+            None => return named(secrets, &name, value.to_owned()),
+            Some(there) if there == value => return format!("${{{name}}}"),
+            Some(_) => {}
+        }
+    }
+    unreachable!("the numbered names have no end")
 }
 
 /// Converts a text to a valid variable name.

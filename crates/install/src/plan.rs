@@ -390,6 +390,7 @@ impl Plan {
             network: self.reaches(),
             volumes: self.volumes.clone(),
             notices: self.notices.clone(),
+            set: Vec::new(),
         }
     }
 }

@@ -30,6 +30,8 @@ use super::{
 
 /// The registry that is part of the binary.
 const BUILT_IN: &str = "built-in";
+/// The registry of the MCP project. It is contacted only if the settings name it.
+const OFFICIAL_URL: &str = "https://registry.modelcontextprotocol.io";
 /// Rows of a page, and maximum pages of one search.
 const PAGE_ROWS: usize = 100;
 const MAX_PAGES: usize = 10;
@@ -85,8 +87,8 @@ pub enum Error {
         "`{0}` is not a valid registry URL: use `https://…` (or `http://…` on this machine) without credentials or a query"
     )]
     Url(String),
-    #[error("no registry lists `{0}`; find names with `toolwharf search WORD`")]
-    NotFound(String),
+    #[error("no registry lists `{0}`; find names with `toolwharf search WORD`{1}")]
+    NotFound(String, String),
     #[error(
         "several registries or publishers have `{0}`: {1}; give the full name, and the registry with `--registry`"
     )]
@@ -158,6 +160,9 @@ impl Catalogue {
         servers.sort_by(|one: &RegistryEntry, other| {
             (&one.name, &one.registry).cmp(&(&other.name, &other.registry))
         });
+        if servers.is_empty() {
+            notices.extend(official_hint(known));
+        }
         Ok((servers, notices))
     }
 
@@ -173,7 +178,7 @@ impl Catalogue {
     ) -> Result<Listing, Error> {
         let shown: String = name.chars().take(MAX_WORD_CHARS).collect();
         if !document::is_name(name) && !document::is_name(&format!("a/{name}")) {
-            return Err(Error::NotFound(shown));
+            return Err(Error::NotFound(shown, String::new()));
         }
         let mut found: Vec<Listing> = Vec::new();
         let mut down = None;
@@ -189,7 +194,10 @@ impl Catalogue {
         }
         match (found.len(), down) {
             (0, Some(why)) => Err(Error::Down(why)),
-            (0, None) => Err(Error::NotFound(shown)),
+            (0, None) => {
+                let hint = official_hint(known).map(|hint| format!(". {hint}"));
+                Err(Error::NotFound(shown, hint.unwrap_or_default()))
+            }
             (1, _) => Ok(found.remove(0)),
             _ => {
                 let names: Vec<String> = found
@@ -434,9 +442,16 @@ impl Listing {
             repository: repository
                 .and_then(|it| it.url.clone())
                 .filter(|url| is_web(url)),
+            checked: self.checked().map(str::to_owned),
             digest: self.digest.clone(),
             options: plans.iter().map(Plan::to_api).collect(),
         }
+    }
+
+    /// The date on which the source was checked. Only the built-in catalogue says so.
+    fn checked(&self) -> Option<&str> {
+        let own = &self.document.meta[document::PUBLISHER]["dev.toolwharf"];
+        own["checked"].as_str().filter(|_| self.url.is_none())
     }
 
     fn has(&self, word: &str) -> bool {
@@ -451,6 +466,16 @@ impl Listing {
             .split_whitespace()
             .all(|word| text.contains(word))
     }
+}
+
+/// Says how to search the official registry, unless it is searched already.
+fn official_hint(known: &BTreeMap<String, String>) -> Option<String> {
+    let is_known = known.values().any(|url| url.starts_with(OFFICIAL_URL));
+    let hint = format!(
+        "The official registry is not searched. To search it too, add this to toolwharf.toml: [registries.official] \
+         and, on the next line, url = \"{OFFICIAL_URL}\""
+    );
+    (!is_known).then_some(hint)
 }
 
 /// Returns true for links that a page may show.

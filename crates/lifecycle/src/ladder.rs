@@ -72,7 +72,6 @@ impl Ladder {
         self.ends.len()
     }
 
-    #[cfg(test)]
     pub(super) fn rung(&self) -> Option<usize> {
         self.rung
     }

@@ -227,6 +227,10 @@ pub enum Note {
     },
     /// The instance exited with code 0.
     Exited,
+    /// The server failed, and its restart policy does not restart it.
+    Failed {
+        why: String,
+    },
     /// The server waits before the next attempt. `rung` counts from 1. `ends`: recent ends that were followed by an
     /// immediate restart.
     Backoff {
@@ -526,8 +530,13 @@ impl Step {
                 (again, (Last::Finished, Phase::Stopped))
             }
             _ => {
+                let again = restart != RestartPolicy::No;
+                let why = cause.to_string();
                 self.record(Note::Crashed { cause });
-                (restart != RestartPolicy::No, (Last::Failed, Phase::Failed))
+                if !again {
+                    self.record(Note::Failed { why });
+                }
+                (again, (Last::Failed, Phase::Failed))
             }
         };
         if !again {
@@ -577,8 +586,10 @@ impl Step {
             }
             (Goal::Run, false) => {
                 let cause = Cause::Lost;
+                let why = cause.to_string();
                 self.record(Note::Crashed { cause });
                 if self.state.rules.restart == RestartPolicy::No {
+                    self.record(Note::Failed { why });
                     self.state.last = Last::Failed;
                     return Phase::Failed;
                 }
@@ -663,6 +674,13 @@ impl State {
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
+    }
+
+    /// Consecutive waits before a restart, including a current one. 0: the server is stable, or was restarted
+    /// immediately so far.
+    #[must_use]
+    pub fn waits(&self) -> usize {
+        self.ladder.rung().map_or(0, |rung| rung + 1)
     }
 
     /// Counts an end. `None`: restart immediately.

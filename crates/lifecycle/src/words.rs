@@ -32,6 +32,7 @@ impl Note {
             Self::Ready => "ready",
             Self::Crashed { .. } => "crashed",
             Self::Exited => "exited",
+            Self::Failed { .. } => "failed",
             Self::Backoff { .. } => "backoff",
             Self::Unavailable { .. } => "unavailable",
             Self::Blocked { .. } => "blocked",
@@ -49,7 +50,8 @@ impl Note {
     pub fn is_warning(&self) -> bool {
         matches!(
             self,
-            Self::Backoff { .. }
+            Self::Failed { .. }
+                | Self::Backoff { .. }
                 | Self::Unavailable { .. }
                 | Self::Blocked { .. }
                 | Self::Unresponsive { .. }
@@ -70,6 +72,10 @@ impl fmt::Display for Note {
             } => write!(f, "its connection ended: {cause}"),
             Self::Crashed { cause } => write!(f, "it crashed: {cause}"),
             Self::Exited => f.write_str("it ended with exit code 0"),
+            Self::Failed { why } => write!(
+                f,
+                "it failed, and its restart policy `no` does not restart it: {why}"
+            ),
             Self::Backoff { rung, wait, ends } => {
                 match (*rung, *ends) {
                     (1, 0) => f.write_str("it is not available")?,

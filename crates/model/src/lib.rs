@@ -11,6 +11,7 @@ mod causes;
 pub mod clock;
 mod digest;
 mod hidden;
+mod host_env;
 mod id;
 mod login;
 pub mod naming;
@@ -21,6 +22,7 @@ mod sandbox;
 mod server;
 mod settings;
 mod share;
+mod target;
 
 pub use address::is_public;
 pub use auth::{AccessRule, OidcSettings};
@@ -30,12 +32,13 @@ pub use caller_headers::{
 pub use causes::with_causes;
 pub use digest::sha256_hex;
 pub use hidden::Hidden;
+pub use host_env::{CA_FILES, HostEnv, Surroundings};
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use login::{
     Assertion, AssertionText, ClientAuth, Endpoints, Grant, Idp, Login, LoginMode, LoginVariables,
     Pkce,
 };
-pub use origin::{Launch, Origin, Place, Program, Reach, Remote, url_for_display};
+pub use origin::{Launch, Origin, Place, Program, Reach, Remote};
 pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,
     RestartPolicy, Role, Sharing, StartPolicy, UnknownWord,
@@ -48,3 +51,4 @@ pub use settings::{
     ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings, origin_and_prefix,
 };
 pub use share::fair_share;
+pub use target::url_for_display;

@@ -8,7 +8,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{HeaderTemplate, Login, LoginVariables, Packages, Sandbox};
+use crate::target::url_for_display;
+use crate::{HeaderTemplate, HostEnv, Login, LoginVariables, Packages, Sandbox, Surroundings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -35,6 +36,8 @@ pub struct Remote {
 pub struct Launch {
     pub program: Program,
     pub env: BTreeMap<String, String>,
+    /// The variables of this host, set when the server is declared. `env` overrides them.
+    pub host_env: Arc<HostEnv>,
     /// The variables in `env` whose values are access tokens.
     pub login: Option<LoginVariables>,
     /// The working directory on the host. `None`: the gateway's. A sandbox has its own.
@@ -83,12 +86,16 @@ impl Origin {
         }
     }
 
-    /// The command without its arguments, the image, or the URL without user, query and fragment. For lists and logs.
+    /// A description of the server for lists and logs: the command with its package, module or script and without its other
+    /// arguments, the image, or the URL without user, query and fragment.
     #[must_use]
     pub fn target(&self) -> String {
         match self {
             Self::Remote(remote) => url_for_display(&remote.url),
-            Self::Launch(launch) => launch.program.target().to_owned(),
+            Self::Launch(launch) => match &launch.program {
+                Program::Command { program, args } => crate::target::target(program, args),
+                Program::Image { image, .. } => image.clone(),
+            },
         }
     }
 }
@@ -115,12 +122,22 @@ impl Launch {
         Self {
             program,
             env: BTreeMap::new(),
+            host_env: Arc::default(),
             login: None,
             cwd: None,
             reach: Reach::Streams,
             place,
             packages: Packages::default(),
             version: None,
+        }
+    }
+
+    /// Adds the host's variables to `env`, for a server that runs there.
+    #[must_use]
+    pub fn completed(&self, surroundings: Surroundings) -> Self {
+        Self {
+            env: self.host_env.complete(&self.env, surroundings),
+            ..self.clone()
         }
     }
 
@@ -173,6 +190,7 @@ impl fmt::Debug for Launch {
             .field("program", &self.program.target())
             .field("args", &format_args!("[{args} hidden]"))
             .field("env", &self.env.keys())
+            .field("host_env", &self.host_env)
             .field("login", &self.login)
             .field("cwd", &self.cwd)
             .field("reach", &self.reach)
@@ -181,22 +199,6 @@ impl fmt::Debug for Launch {
             .field("version", &self.version)
             .finish()
     }
-}
-
-/// The URL without the parts that may contain secrets: user, query and fragment.
-#[must_use]
-pub fn url_for_display(url: &str) -> String {
-    let end = url.find(['?', '#']).unwrap_or(url.len());
-    let (shown, cut) = url.split_at(end);
-    let authority = shown.find("://").map_or(0, |at| at + 3);
-    let path = shown[authority..]
-        .find('/')
-        .map_or(shown.len(), |at| authority + at);
-    let host = shown[authority..path]
-        .rfind('@')
-        .map_or(authority, |at| authority + at + 1);
-    let tail = if cut.len() > 1 { "?…" } else { "" };
-    format!("{}{}{tail}", &shown[..authority], &shown[host..])
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::host_env::is_secretive;
 use crate::{
     Breaker, CallerValues, EraPolicy, ExposedName, HeaderTemplate, Heartbeat, Hidden, Launch,
     Login, NativeName, Origin, ProjectId, Reach, RestartPolicy, Sandbox, ServerKey, ServerName,
@@ -21,22 +22,6 @@ const MIN_SECRET_BYTES: usize = 4;
 
 /// Maximum number of levels of JSON escaping at which a secret is recognised. Texts in results are often JSON themselves.
 const MAX_ESCAPE_LEVELS: usize = 3;
-
-/// Returns whether variables or headers with this name usually hold secrets.
-fn is_secretive(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    [
-        "key",
-        "token",
-        "secret",
-        "passw",
-        "auth",
-        "credential",
-        "cookie",
-    ]
-    .iter()
-    .any(|word| name.contains(word))
-}
 
 /// The place where a server is declared. Lists of all servers are in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +72,8 @@ pub struct ServerSpec {
     pub breaker: Option<Breaker>,
     /// The values of the secrets that were filled in.
     pub secrets: Secrets,
+    /// The names of the variables that its entry needs and that are not set.
+    pub unset: BTreeSet<String>,
 }
 
 /// The choice of the tools of a server that are offered.
@@ -181,11 +168,12 @@ impl ServerSpec {
             heartbeat: None,
             breaker: None,
             secrets: Secrets::default(),
+            unset: BTreeSet::new(),
         }
     }
 
-    /// Returns the text with the server's secrets replaced: the secrets that were filled in, and the values of
-    /// variables and headers whose names indicate secrets. Finds them in plain form and escaped as in JSON, including
+    /// Returns the text without secrets: those that were filled in, and values of variables and headers whose names
+    /// indicate secrets. User information is removed too if a URL in the host's variables contains it. Finds them in plain form and escaped as in JSON, including
     /// JSON within JSON.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
@@ -203,6 +191,10 @@ impl ServerSpec {
             .iter()
             .filter(|(name, _)| is_secretive(name))
             .map(|(_, value)| value.as_str());
+        let of_host = match &self.origin {
+            Origin::Remote(_) => None,
+            Origin::Launch(launch) => Some(launch.host_env.secrets()),
+        };
         let login = match &self.origin {
             Origin::Remote(remote) => Some(&remote.login),
             Origin::Launch(launch) => launch.login.as_ref().and_then(|all| all.login.as_ref()),
@@ -214,6 +206,7 @@ impl ServerSpec {
             .iter()
             .map(String::as_str)
             .chain(named)
+            .chain(of_host.into_iter().flatten())
             .chain(login)
             .chain(more.iter().map(Hidden::reveal))
             .filter(|value| value.len() >= MIN_SECRET_BYTES)

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, Breaker, Hidden, Login, NamingPolicy, OidcSettings, Packages, Pinning, ProjectId,
-    Provider, ServerName, StartPolicy, ToolRef, naming,
+    AuditBodies, Breaker, Hidden, HostEnv, Login, NamingPolicy, OidcSettings, Packages, Pinning,
+    ProjectId, Provider, ServerName, StartPolicy, ToolRef, naming,
 };
 
 /// Splits the URL of a gateway, such as `https://example.com/tools`, into its origin and its path prefix. The prefix is
@@ -61,6 +62,8 @@ pub struct Settings {
     /// The circuit breaker for servers that do not set their own.
     pub breaker: Breaker,
     pub defaults: Defaults,
+    /// The variables that all launched servers get.
+    pub host_env: Arc<HostEnv>,
     pub limits: Limits,
     pub audit: Audit,
     pub hosting: HostingSettings,
@@ -128,6 +131,8 @@ pub struct Audit {
     /// True: record each call before its server receives it, and each outcome before the caller does.
     pub enabled: bool,
     pub bodies: AuditBodies,
+    /// True: the beginning of error texts is recorded, even if `bodies` is [`AuditBodies::Digests`].
+    pub errors: bool,
     /// Retention time of records. `None`: permanently.
     pub retention: Option<Duration>,
 }
@@ -342,6 +347,7 @@ impl Default for Settings {
             )]),
             breaker: Breaker::default(),
             defaults: Defaults::default(),
+            host_env: Arc::default(),
             limits: Limits::default(),
             audit: Audit::default(),
             hosting: HostingSettings::default(),
@@ -451,6 +457,7 @@ impl Default for Audit {
         Self {
             enabled: true,
             bodies: AuditBodies::default(),
+            errors: true,
             retention: Some(Duration::from_secs(90 * 24 * 60 * 60)),
         }
     }

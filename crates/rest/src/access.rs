@@ -161,7 +161,7 @@ pub(super) async fn admit(
 
 impl Rest {
     /// Returns a project that exists and that `who` can access.
-    async fn project(&self, who: &Principal, id: &str) -> Result<ProjectId, Problem> {
+    pub(super) async fn project(&self, who: &Principal, id: &str) -> Result<ProjectId, Problem> {
         let project = ProjectId::parse(id).ok();
         let Some(project) = project.filter(|project| who.reaches(Some(project))) else {
             return Err(Problem::no_project(id));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{Approvals, Change, Changes};
 use axum::{
-    Json,
+    Extension, Json,
     body::Bytes,
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
@@ -15,21 +15,24 @@ use store::ToolChangeRow;
 
 use super::{
     AppState, Problem, Rest,
-    access::Within,
+    access::{Who, Within},
     input::{self, Page},
 };
+use auth::Principal;
 
 /// Maximum length of a diff, in characters.
 const MAX_DIFF_CHARS: usize = 100_000;
 /// Time limit for finding the shortest diff. After that, a longer one is accepted.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
 
-pub(super) fn to_api(row: ToolChangeRow) -> Change {
+pub(super) fn to_api(row: ToolChangeRow, caller_name: Option<String>) -> Change {
     Change {
         diff: difference(&row.old_definition, &row.new_definition),
         id: row.id,
         tool: row.tool,
         cause: row.cause,
+        caller: row.caller,
+        caller_name,
         at: row.at,
     }
 }
@@ -54,6 +57,7 @@ pub(super) fn difference(old: &str, new: &str) -> String {
 
 pub(super) async fn approve(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     Path(id): Path<String>,
     body: Result<Bytes, BytesRejection>,
@@ -66,11 +70,12 @@ pub(super) async fn approve(
         (Err(problem), _) => return Err(problem),
     };
     let Approvals { tools } = input::object(body)?;
-    rest.agree(target.key, tools).await
+    rest.agree(&who, target.key, tools).await
 }
 
 pub(super) async fn changes(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     Path(id): Path<String>,
     page: Page,
@@ -94,7 +99,7 @@ pub(super) async fn changes(
     }
     Ok(Json(Changes {
         next: page.next(&rows, |row| row.id.clone()),
-        changes: rows.into_iter().map(to_api).collect(),
+        changes: rest.named_changes(&who, rows).await?,
     }))
 }
 
@@ -114,6 +119,7 @@ impl Rest {
     /// Approves definitions, given as digests by tool.
     async fn agree(
         &self,
+        who: &Principal,
         key: ServerKey,
         tools: BTreeMap<String, String>,
     ) -> Result<StatusCode, Problem> {
@@ -123,7 +129,7 @@ impl Rest {
             .map(|(tool, digest)| (tool.as_str(), digest.as_str()))
             .collect();
         store
-            .pins_approve(key.owner.as_ref(), &key.name, &wanted)
+            .pins_approve(key.owner.as_ref(), &key.name, &wanted, Some(&who.id))
             .await?;
         let agreed: Vec<(NativeName, Arc<str>)> = tools
             .iter()

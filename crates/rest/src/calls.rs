@@ -2,23 +2,24 @@
 
 use api::{Call, CallSteps, Calls, WholeCall};
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State},
 };
 use store::{CallDetail, CallFilter, CallRow};
 
 use super::{
     AppState, Problem,
-    access::Within,
+    access::{Who, Within},
     input::{Asked, Page},
 };
 
-pub(super) fn to_api(row: CallRow) -> Call {
+pub(super) fn to_api(row: CallRow, caller_name: String) -> Call {
     Call {
         id: row.id,
         run: row.run_id,
         project: row.project_id,
         caller: row.caller,
+        caller_name,
         server: row.server,
         tool: row.tool,
         status: row.status.as_str().to_owned(),
@@ -31,10 +32,10 @@ pub(super) fn to_api(row: CallRow) -> Call {
     }
 }
 
-fn to_whole(detail: CallDetail, replays: Vec<String>) -> WholeCall {
+fn to_whole(call: Call, detail: CallDetail, replays: Vec<String>) -> WholeCall {
     let steps = detail.steps;
     WholeCall {
-        call: to_api(detail.call),
+        call,
         arguments: detail.arguments,
         result: detail.result,
         steps: CallSteps {
@@ -50,26 +51,36 @@ fn to_whole(detail: CallDetail, replays: Vec<String>) -> WholeCall {
 
 pub(super) async fn list(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     page: Page,
     Asked(asked): Asked<CallFilter>,
 ) -> Result<Json<Calls>, Problem> {
-    let filter = CallFilter { project, ..asked };
+    let caller = rest
+        .caller_id(project.as_ref(), asked.caller.clone())
+        .await?;
+    let filter = CallFilter {
+        project,
+        caller,
+        ..asked
+    };
     let store = rest.projects.store();
     let rows = store.calls_list(&filter, page.asked()).await?;
     Ok(Json(Calls {
         next: page.next(&rows, |row| row.id.clone()),
-        calls: rows.into_iter().map(to_api).collect(),
+        calls: rest.named_calls(&who, rows).await?,
     }))
 }
 
 pub(super) async fn show(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     Path(id): Path<String>,
 ) -> Result<Json<WholeCall>, Problem> {
     let store = rest.projects.store();
     let detail = store.call_get(project.as_ref(), &id).await?;
     let replays = store.call_replays(project.as_ref(), &id).await?;
-    Ok(Json(to_whole(detail, replays)))
+    let mut calls = rest.named_calls(&who, vec![detail.call.clone()]).await?;
+    Ok(Json(to_whole(calls.remove(0), detail, replays)))
 }

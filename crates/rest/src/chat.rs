@@ -59,6 +59,7 @@ impl From<NoTurn> for Problem {
 
 pub(super) async fn chat(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<Response, Problem> {
@@ -102,6 +103,7 @@ pub(super) async fn chat(
         store,
         project,
         id,
+        caller: who.id.clone(),
         is_new: place.revision.is_none(),
         place,
         is_gone: is_gone.clone(),
@@ -129,6 +131,8 @@ struct Kept {
     store: Store,
     project: Option<ProjectId>,
     id: String,
+    /// The caller that began the turn.
+    caller: Arc<str>,
     place: Place,
     is_new: bool,
     /// The conversation was empty and has been deleted.
@@ -173,6 +177,10 @@ impl Kept {
 impl Keep for Kept {
     fn conversation(&self) -> &str {
         &self.id
+    }
+
+    fn caller(&self) -> Option<&str> {
+        Some(&self.caller)
     }
 
     fn begun<'a>(

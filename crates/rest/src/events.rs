@@ -8,6 +8,7 @@
 //! | `server` | an [`api::Server`]: first every server, then each one that changes |
 //! | `server_removed` | `{"id"}` |
 //! | `tools` | `{"id"}`: the server's tools changed, or the set of those that are kept back |
+//! | `attention` | an [`api::Attention`]: the servers and tools that need a person, at first and after each change |
 //! | `call` | an [`api::Call`] that began or ended |
 //! | `calls_skipped` | `{}`: there were too many calls to send each one |
 //! | `replicas` | `{}`, for administrators: a replica joined or left, or a lease changed its holder |
@@ -18,6 +19,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use api::Attention;
 use axum::{
     Extension,
     body::Bytes,
@@ -30,14 +32,13 @@ use mcp::sse;
 use model::{ProjectId, ToolChoice};
 use serde::Serialize;
 use serde_json::json;
-use store::{CallFilter, Page, Time};
+use store::{CallFilter, CallRow, Page, Time};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{
     AppState, Problem,
     access::{Who, Within},
     answer::event_stream,
-    calls,
     servers::{MAX_USAGE_READS, Source, Target},
 };
 use auth::{Principal, Role};
@@ -65,6 +66,7 @@ pub(super) async fn follow(
         read_at: Instant::now(),
         targets: Vec::new(),
         told: HashMap::new(),
+        attention: None,
         count: 0,
         calls: None,
         turns: None,
@@ -89,7 +91,7 @@ struct Live {
     word: &'static str,
     since: SystemTime,
     next_attempt: Option<Instant>,
-    counts: [u64; 7],
+    counts: [u64; 9],
     offer: Offer,
 }
 
@@ -127,6 +129,21 @@ impl Pulse {
         }
     }
 
+    /// Returns whether the server needs the same of people. Calls make no difference.
+    fn same_needs(&self, other: &Self) -> bool {
+        self.updated == other.updated
+            && match (&self.state, &other.state) {
+                (None, None) => true,
+                (Some(one), Some(other)) => {
+                    one.word == other.word
+                        && one.since == other.since
+                        && one.next_attempt == other.next_attempt
+                        && one.offer.same(&other.offer)
+                }
+                _ => false,
+            }
+    }
+
     /// Returns the number of finished calls and calls in flight.
     fn calls(&self) -> u64 {
         self.state
@@ -150,6 +167,8 @@ impl Live {
                 in_flight as u64,
                 waiting as u64,
                 count(&stats.errors),
+                count(&stats.requests),
+                count(&stats.refused),
                 count(&stats.starts),
                 status.restarts,
                 status.warnings,
@@ -194,6 +213,8 @@ struct Following {
     read_at: Instant,
     targets: Vec<Target>,
     told: HashMap<String, Pulse>,
+    /// The needs that were last sent.
+    attention: Option<Attention>,
     /// The number of calls to all servers, at the last poll.
     count: u64,
     /// The newest calls, each with the status that was last sent. `None` before the first poll.
@@ -236,7 +257,9 @@ impl Following {
             .fleet
             .as_ref()
             .is_none_or(|last| !Arc::ptr_eq(last, &fleet));
+        let mut may_need = self.attention.is_none();
         if changed || self.read_at.elapsed() >= DECLARED_READ_INTERVAL {
+            may_need = true;
             self.targets = self.rest.all(self.project.as_ref()).await?;
             self.read_at = Instant::now();
             self.fleet = Some(fleet.clone());
@@ -259,16 +282,32 @@ impl Following {
             calls += pulse.calls();
             let known = self.told.get(&target.id());
             if known.is_none_or(|known| !known.same(&pulse)) {
+                may_need |= known.is_none_or(|known| !known.same_needs(&pulse));
                 let offers_else = known.is_some_and(|known| !known.same_offer(&pulse));
                 different.push((target.clone(), (pulse, offers_else)));
             }
         }
         self.tell_servers(different).await?;
+        if may_need {
+            self.tell_attention().await?;
+        }
         if calls != self.count || self.calls.is_none() {
             self.tell_calls().await?;
             self.count = calls;
         }
         self.tell_replicas();
+        Ok(())
+    }
+
+    async fn tell_attention(&mut self) -> Result<(), Problem> {
+        let now = self
+            .rest
+            .attention(&self.who, self.project.as_ref(), &self.targets)
+            .await?;
+        if self.attention.as_ref() != Some(&now) {
+            self.tell("attention", &now);
+            self.attention = Some(now);
+        }
         Ok(())
     }
 
@@ -335,13 +374,14 @@ impl Following {
         {
             self.tell("calls_skipped", &json!({}));
         }
-        for row in rows.into_iter().rev() {
-            if known
+        let is_new = |row: &CallRow| {
+            known
                 .get(&row.id)
                 .is_none_or(|status| status != row.status.as_str())
-            {
-                self.tell("call", &calls::to_api(row));
-            }
+        };
+        let new: Vec<CallRow> = rows.into_iter().rev().filter(is_new).collect();
+        for call in self.rest.named_calls(&self.who, new).await? {
+            self.tell("call", &call);
         }
         Ok(())
     }

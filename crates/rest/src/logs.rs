@@ -13,7 +13,7 @@ use axum::{
 };
 use engine::server::State as Phase;
 use mcp::sse;
-use runtime::process::Lines;
+use runtime::process::{Line, Lines, Tail};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -31,6 +31,8 @@ pub(super) struct QueryParams {
     tail: Option<usize>,
     #[serde(default)]
     follow: bool,
+    #[serde(default)]
+    timestamps: bool,
 }
 
 pub(super) async fn read(
@@ -43,10 +45,12 @@ pub(super) async fn read(
     let tail = asked.tail.unwrap_or(DEFAULT_TAIL_LINES);
     if !asked.follow {
         let server = target.live(&rest.gateway.fleet());
-        let text = server.map(|server| server.stderr_tail());
-        let text: String = last(&text.unwrap_or_default(), tail)
-            .flat_map(|line| [line, "\n"])
-            .collect();
+        let log = server.map(|server| server.stderr()).unwrap_or_default();
+        let mut text = String::new();
+        for line in last(&log, tail) {
+            text.push_str(&written(line, asked.timestamps));
+            text.push('\n');
+        }
         let kind = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
         return Ok(([kind], text).into_response());
     }
@@ -55,6 +59,7 @@ pub(super) async fn read(
         ready: VecDeque::new(),
         target,
         tail,
+        timestamps: asked.timestamps,
         lines: None,
         process: None,
         starts: 0,
@@ -69,10 +74,21 @@ pub(super) async fn read(
     Ok(event_stream(events))
 }
 
-fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
-    let lines: Vec<&str> = text.lines().collect();
-    let from = lines.len().saturating_sub(count);
-    lines.into_iter().skip(from)
+fn last(log: &Tail, count: usize) -> &[Line] {
+    &log.0[log.0.len().saturating_sub(count)..]
+}
+
+/// Returns a line, with its time in front (RFC 3339, UTC, in milliseconds) if `timestamps` is set.
+fn written(line: &Line, timestamps: bool) -> String {
+    match timestamps {
+        true => stamped(i64::try_from(line.at_ms).unwrap_or_default(), &line.text),
+        false => line.text.to_string(),
+    }
+}
+
+fn stamped(at_ms: i64, text: &str) -> String {
+    let at = api::Time::from_timestamp_millis(at_ms).unwrap_or_default();
+    format!("{} {text}", at.format("%Y-%m-%dT%H:%M:%S%.3fZ"))
 }
 
 /// The state of one stream. Contains no handle, which would keep the process alive.
@@ -82,6 +98,7 @@ struct Following {
     target: Target,
     /// Number of past lines to send. No limit for later lines.
     tail: usize,
+    timestamps: bool,
     lines: Option<Lines>,
     /// The process that wrote the lines: its id and start time.
     process: Option<(Option<u32>, std::time::SystemTime)>,
@@ -170,26 +187,31 @@ impl Following {
             && let Phase::Down { reason, .. } = server.state()
         {
             self.starts = starts;
-            let past = server.stderr_tail();
+            let past = server.stderr();
             self.tell(&past);
             self.notice(&format!("not running: {reason}"));
         }
     }
 
-    fn tell(&mut self, past: &str) {
+    fn tell(&mut self, past: &Tail) {
         for line in last(past, self.tail) {
             self.say(line);
         }
         self.tail = usize::MAX;
     }
 
-    fn say(&mut self, line: &str) {
-        let data = Bytes::copy_from_slice(line.as_bytes());
+    fn say(&mut self, line: &Line) {
+        let data = written(line, self.timestamps).into();
         self.ready.push_back(sse::encode(None, None, &data));
     }
 
     fn notice(&mut self, what: &str) {
-        let data = Bytes::copy_from_slice(what.as_bytes());
-        self.ready.push_back(sse::encode(Some(NOTICE), None, &data));
+        let now = std::time::SystemTime::now();
+        let text = match self.timestamps {
+            true => stamped(api::Time::from(now).timestamp_millis(), what),
+            false => what.to_owned(),
+        };
+        let event = sse::encode(Some(NOTICE), None, &text.into());
+        self.ready.push_back(event);
     }
 }

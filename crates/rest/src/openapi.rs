@@ -54,7 +54,7 @@ const TAGS: [(&str, &str); 12] = [
     ),
     (
         "secrets",
-        "Values for `${VAR}` in the entries of a project's servers. They are write-only.",
+        "Values for `${VAR}` in the entries of servers, of the configuration file or of a project. They are write-only.",
     ),
     (
         "products",

@@ -8,7 +8,7 @@
 //! - An administrator's key is needed for servers that are launched here, as on all routes, and for registries that are
 //!   named in the request but not in the settings.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::{InstallRequest, Installed, RegistryServer, RegistryServers, TriedTool};
 use axum::{
@@ -64,7 +64,7 @@ impl From<Error> for Problem {
         let why = error.to_string();
         match error {
             Error::NoRegistry(_) | Error::Url(_) => Self::new(422, why),
-            Error::NotFound(_) => Self::new(404, why),
+            Error::NotFound(..) => Self::new(404, why),
             Error::Ambiguous(..) => Self::new(409, why),
             Error::Down(_) => Self::new(502, why),
             Error::Unfit(_, wrong) => unfit(&why, wrong),
@@ -103,6 +103,7 @@ pub(super) async fn list(
 pub(super) async fn show(
     State(rest): State<AppState>,
     axum::Extension(who): Who,
+    Within(project): Within,
     Path(name): Path<String>,
     Asked(Showing { registry }): Asked<Showing>,
 ) -> Result<Json<RegistryServer>, Problem> {
@@ -111,7 +112,16 @@ pub(super) async fn show(
     if plans.iter().any(|plan| plan.kind == Kind::Mcpb) {
         rest.prune_bundles(None).await;
     }
-    Ok(Json(listing.to_api(&plans)))
+    let mut told = listing.to_api(&plans);
+    if project.is_none() && who.may(Role::Admin, None) {
+        let current = rest.variables();
+        for option in &mut told.options {
+            let plan = plans.iter().find(|plan| plan.id == option.id);
+            let set = plan.map(|plan| plan.already_set(&|name| current(name).is_some()));
+            option.set = set.unwrap_or_default();
+        }
+    }
+    Ok(Json(told))
 }
 
 pub(super) async fn install(
@@ -153,10 +163,10 @@ pub(super) async fn install(
     let server = ServerName::parse(server)
         .map_err(|error| Problem::field(422, "/name", error.to_string()))?;
     rest.is_free(project.as_ref(), &server).await?;
-    let is_set = |name: &str| startup::env(name).is_some_and(|value| !value.is_empty());
+    let current = rest.variables();
     let place = match &project {
         Some(_) => Place::Project,
-        None => Place::File(&is_set),
+        None => Place::File(&current),
     };
     let what = format!("cannot install `{}`", listing.document.name);
     let filled = plan
@@ -196,6 +206,17 @@ pub(super) async fn install(
 }
 
 impl Rest {
+    /// Looks up variables as an entry of the configuration file does, without empty ones.
+    fn variables(&self) -> impl Fn(&str) -> Option<String> + Sync + use<> {
+        let sealed = self.live.sources().sealed.get();
+        move |name| {
+            let value = startup::env(name).filter(|value| !value.is_empty());
+            // A secret that cannot be decrypted has no value, but its name is taken.
+            let sealed = || Some(sealed.get(name)?.unwrap_or_default().to_owned());
+            value.or_else(sealed)
+        }
+    }
+
     async fn listing(
         &self,
         who: &Principal,
@@ -260,7 +281,8 @@ impl Rest {
         let mut spec = match project {
             None => {
                 let path = std::path::Path::new("/");
-                check_entry(path, name, &filled.entry, &startup::env)
+                let sealed = self.live.sources().sealed.get().with(&filled.secrets);
+                check_entry(path, name, &filled.entry, &startup::env, &Arc::new(sealed))
                     .map_err(|unfit| bad(unfit.problems))?
                     .0
             }
@@ -310,7 +332,22 @@ impl Rest {
         let name = key.name.clone();
         let mut set = Vec::new();
         let declared = match &key.owner {
-            None => self.write(who, name.clone(), &conditions, entry).await,
+            None => {
+                let kept = async {
+                    for (secret, value) in &secrets {
+                        self.projects.config_secret_set(secret, value).await?;
+                        set.push(secret.clone());
+                    }
+                    if !set.is_empty() {
+                        self.refresh_secrets().await?;
+                    }
+                    Ok(())
+                };
+                match kept.await {
+                    Ok(()) => self.write(who, name.clone(), &conditions, entry).await,
+                    Err(problem) => Err(problem),
+                }
+            }
             Some(project) => {
                 if !plan.is_launched() && plan.is_public_only() {
                     entry[REGISTERED_BY] = BY_PROJECT.into();
@@ -332,9 +369,15 @@ impl Rest {
                 }
             }
         };
-        if let (Err(_), Some(project)) = (&declared, &key.owner) {
+        if declared.is_err() && !set.is_empty() {
             for secret in &set {
-                let _ = self.projects.secret_delete(project, secret).await;
+                let _ = match &key.owner {
+                    Some(project) => self.projects.secret_delete(project, secret).await,
+                    None => self.projects.store().config_secret_delete(secret).await,
+                };
+            }
+            if key.owner.is_none() {
+                let _ = self.refresh_secrets().await;
             }
         }
         declared?;

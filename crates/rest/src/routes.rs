@@ -7,13 +7,13 @@ mod servers;
 
 use axum::{
     extract::DefaultBodyLimit,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, delete, get, post, put},
 };
 
 use self::{projects::PROJECTS, records::RECORDS, registry::REGISTRY_SERVERS, servers::SERVERS};
 use super::{
     AppState, browser, clients, doctor, replicas,
-    route::{ADMIN, Kind, Parameter, Route, parameter},
+    route::{ADMIN, Kind, PAGED, Parameter, Route, parameter},
     secrets, status,
 };
 
@@ -91,6 +91,35 @@ const GATEWAY: &[Route] = &[
         || post(secrets::rotate),
     )
     .answers::<api::MasterKey>(),
+    Route::new(
+        "listConfigurationSecrets",
+        "GET /api/v1/secrets",
+        ADMIN,
+        "List the secrets of the configuration file, without their values",
+        || get(secrets::list_of_file),
+    )
+    .about("They are the values for `${NAME}` in its servers. A variable in the environment of the gateway takes precedence.")
+    .asks(PAGED)
+    .answers::<api::Secrets>(),
+    Route::new(
+        "putConfigurationSecret",
+        "PUT /api/v1/secrets/{name}",
+        ADMIN,
+        "Set a secret of the configuration file",
+        || put(secrets::save_of_file),
+    )
+    .about("It is used at once: servers whose entries contain `${NAME}` start, or restart if the value changed.")
+    .takes::<api::SecretValue>()
+    .creates()
+    .answers::<api::Secret>(),
+    Route::new(
+        "deleteConfigurationSecret",
+        "DELETE /api/v1/secrets/{name}",
+        ADMIN,
+        "Remove a secret of the configuration file",
+        || delete(secrets::remove_of_file),
+    )
+    .about("Servers that need it are blocked."),
     Route::new(
         "makeBrowserLink",
         "POST /api/v1/browser-links",

@@ -2,22 +2,24 @@
 
 use api::{Run, Runs, WholeRun};
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State},
 };
 use store::{Page as Part, RunFilter, RunRow};
 
 use super::{
     AppState, Problem,
-    access::Within,
+    access::{Who, Within},
     input::{Asked, Page},
 };
 
-pub(super) fn to_api(row: RunRow) -> Run {
+pub(super) fn to_api(row: RunRow, caller_name: Option<String>) -> Run {
     Run {
         id: row.id,
         project: row.project_id,
         conversation: row.conversation_id,
+        caller: row.caller,
+        caller_name,
         agent: row.agent,
         model: row.model,
         status: row.status,
@@ -33,6 +35,7 @@ pub(super) fn to_api(row: RunRow) -> Run {
 
 pub(super) async fn list(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     page: Page,
     Asked(asked): Asked<RunFilter>,
@@ -48,20 +51,22 @@ pub(super) async fn list(
     let rows = rest.agents.store().run_list(&filter, page.asked()).await?;
     Ok(Json(Runs {
         next: page.next(&rows, |row| row.id.clone()),
-        runs: rows.into_iter().map(to_api).collect(),
+        runs: rest.named_runs(&who, rows).await?,
     }))
 }
 
 pub(super) async fn show(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     Path(id): Path<String>,
 ) -> Result<Json<WholeRun>, Problem> {
     let (store, project) = (rest.agents.store(), project.as_ref());
     let run = store.run_get(project, &id).await?;
     let rows = store.calls_of_run(project, &id, &Part::default()).await?;
+    let mut runs = rest.named_runs(&who, vec![run]).await?;
     Ok(Json(WholeRun {
-        run: to_api(run),
-        calls: rows.into_iter().map(super::calls::to_api).collect(),
+        run: runs.remove(0),
+        calls: rest.named_calls(&who, rows).await?,
     }))
 }

@@ -1,4 +1,4 @@
-//! Routes of project secrets. Their values are write-only.
+//! Routes of secrets, of projects and of the configuration file. Their values are write-only.
 
 use api::{MasterKey, Secret, SecretValue, Secrets};
 use axum::{
@@ -10,8 +10,10 @@ use axum::{
 use serde::Deserialize;
 use store::SecretRow;
 
+use backend::{config_secrets, startup};
+
 use super::{
-    AppState, Problem,
+    AppState, Problem, Rest,
     access::Project,
     input::{self, Page},
 };
@@ -28,6 +30,17 @@ pub(super) fn to_api(row: SecretRow) -> Secret {
         version: row.version,
         created_at: row.created_at,
         updated_at: row.updated_at,
+        overridden: false,
+        notices: Vec::new(),
+    }
+}
+
+/// A secret of the configuration file.
+fn of_file(row: SecretRow) -> Secret {
+    let overridden = startup::env(&row.name).is_some_and(|value| !value.is_empty());
+    Secret {
+        overridden,
+        ..to_api(row)
     }
 }
 
@@ -61,6 +74,58 @@ pub(super) async fn save(
         _ => StatusCode::OK,
     };
     Ok((status, Json(to_api(row))))
+}
+
+pub(super) async fn list_of_file(
+    State(rest): State<AppState>,
+    page: Page,
+) -> Result<Json<Secrets>, Problem> {
+    let store = rest.projects.store();
+    let rows = store.config_secret_list(page.asked()).await?;
+    Ok(Json(Secrets {
+        next: page.next(&rows, |row| row.name.clone()),
+        secrets: rows.into_iter().map(of_file).collect(),
+    }))
+}
+
+pub(super) async fn save_of_file(
+    State(rest): State<AppState>,
+    Path(Named { name }): Path<Named>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<Secret>), Problem> {
+    let SecretValue { value } = input::object(body).map_err(without_values)?;
+    let row = rest.projects.config_secret_set(&name, &value).await?;
+    let mut secret = of_file(row);
+    if secret.overridden {
+        secret.notices.push(config_secrets::overridden(&name));
+    }
+    secret.notices.extend(rest.refresh_secrets().await?);
+    let status = match secret.version {
+        1 => StatusCode::CREATED,
+        _ => StatusCode::OK,
+    };
+    Ok((status, Json(secret)))
+}
+
+pub(super) async fn remove_of_file(
+    State(rest): State<AppState>,
+    Path(Named { name }): Path<Named>,
+) -> Result<StatusCode, Problem> {
+    rest.projects.store().config_secret_delete(&name).await?;
+    rest.refresh_secrets().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Rest {
+    /// Applies changed secrets of the configuration file. Returns why the configuration is not in force now.
+    pub(super) async fn refresh_secrets(&self) -> Result<Option<String>, Problem> {
+        let applied = self.live.refresh_secrets().await?;
+        Ok(applied.err().map(|errors| {
+            format!(
+                "the secret was stored, but the gateway keeps the old configuration until these errors are fixed:\n{errors}"
+            )
+        }))
+    }
 }
 
 /// Removes parts of the body from an error. They may contain the secret.

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use api::{CallBucket, CallFigures, CallStatistics, CallsOfServer};
+use api::{CallBucket, CallFigures, CallStatistics, CallsOfServer, CallsOfTool};
 use axum::{Json, extract::State};
 use model::ProjectId;
 use parking_lot::Mutex;
@@ -32,6 +32,8 @@ const DEFAULT_BUCKETS: u32 = 60;
 const MAX_BUCKETS: u32 = 200;
 /// Maximum number of cached counts over all spans. They take some tens of megabytes.
 const MAX_CACHED_COUNTS: usize = 100_000;
+/// Maximum number of tools in a response.
+const MAX_TOOLS: usize = 1_000;
 /// Maximum number of requests that count at the same time. Others wait.
 const MAX_CONCURRENT_COUNTS: usize = 2;
 
@@ -47,11 +49,12 @@ struct Known {
     counts: usize,
 }
 
-/// A time span, and the tool and caller by which its calls are filtered, if any.
+/// A time span, how its calls are filtered, and whether they are counted by tool.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Span {
     tool: Option<String>,
     caller: Option<String>,
+    by_tool: bool,
     width: i64,
     /// Seconds since 1970, a multiple of the width.
     start: i64,
@@ -61,6 +64,8 @@ struct Span {
 struct Count {
     project: Option<String>,
     server: String,
+    /// Empty unless calls are counted by tool.
+    tool: String,
     status: CallStatus,
     calls: u64,
     /// Number of calls in each class of durations.
@@ -83,7 +88,12 @@ impl Statistics {
         }
         let (since, until) = (time(span.start), time(span.start + span.width));
         let rows = store
-            .calls_count(span.tool.as_deref(), span.caller.as_deref(), since, until)
+            .calls_count(
+                span.tool.as_deref(),
+                span.caller.as_deref(),
+                span.by_tool,
+                (since, until),
+            )
             .await?;
         let counts = Arc::new(grouped(rows));
         if span.start + span.width + SETTLED_AFTER_SECS <= now {
@@ -117,10 +127,16 @@ fn grouped(rows: Vec<CallCount>) -> Vec<Count> {
     let mut counts: HashMap<_, Count> = HashMap::new();
     for row in rows {
         let calls = u64::try_from(row.count).unwrap_or(0);
-        let kind = (row.project_id.clone(), row.server.clone(), row.status);
+        let kind = (
+            row.project_id.clone(),
+            row.server.clone(),
+            row.tool_name.clone(),
+            row.status,
+        );
         let count = counts.entry(kind).or_insert_with(|| Count {
             project: row.project_id,
             server: row.server,
+            tool: row.tool_name,
             status: row.status,
             calls: 0,
             classes: BTreeMap::new(),
@@ -144,14 +160,8 @@ struct Sum {
 impl Sum {
     fn add(&mut self, count: &Count) {
         self.calls += count.calls;
-        match count.status {
-            CallStatus::Open | CallStatus::Ok | CallStatus::Cancelled => {}
-            CallStatus::ToolError
-            | CallStatus::Error
-            | CallStatus::Timeout
-            | CallStatus::Unknown => {
-                self.errors += count.calls;
-            }
+        if count.status.is_failure() {
+            self.errors += count.calls;
         }
         for (class, calls) in &count.classes {
             *self.classes.entry(*class).or_default() += calls;
@@ -189,13 +199,16 @@ pub(super) struct QueryParams {
     since: Option<Time>,
     until: Option<Time>,
     buckets: Option<u32>,
+    #[serde(default)]
+    by_tool: bool,
 }
 
 pub(super) async fn show(
     State(rest): State<AppState>,
     Within(project): Within,
-    Asked(params): Asked<QueryParams>,
+    Asked(mut params): Asked<QueryParams>,
 ) -> Result<Json<CallStatistics>, Problem> {
+    params.caller = rest.caller_id(project.as_ref(), params.caller).await?;
     let now = store::now().timestamp();
     // The default end is after the current second, so that calls that began in it are included.
     let until = params.until.map_or(now + 1, |until| until.timestamp());
@@ -225,6 +238,7 @@ pub(super) async fn show(
         .unwrap_or_else(|| store::id_at(time(now)));
     let mut all = Sum::default();
     let mut servers: BTreeMap<(Option<String>, String), Sum> = BTreeMap::new();
+    let mut tools: BTreeMap<(Option<String>, String, String), Sum> = BTreeMap::new();
     let mut buckets = Vec::new();
     for start in (first(width)..after(width)).map(|place| place * width) {
         let mut bucket = Sum::default();
@@ -234,6 +248,7 @@ pub(super) async fn show(
             let span = Span {
                 tool: params.tool.clone(),
                 caller: params.caller.clone(),
+                by_tool: params.by_tool,
                 width: step,
                 start: at,
             };
@@ -249,6 +264,11 @@ pub(super) async fn show(
                 bucket.add(count);
                 all.add(count);
                 let server = (count.project.clone(), count.server.clone());
+                if params.by_tool {
+                    let (project, server) = server.clone();
+                    let tool = (project, server, count.tool.clone());
+                    tools.entry(tool).or_default().add(count);
+                }
                 servers.entry(server).or_default().add(count);
             }
         }
@@ -266,11 +286,23 @@ pub(super) async fn show(
         });
     let mut servers: Vec<CallsOfServer> = servers.collect();
     servers.sort_by_key(|server| Reverse(server.figures.calls));
+    let tools = tools
+        .into_iter()
+        .map(|((project, server, tool), sum)| CallsOfTool {
+            project,
+            server,
+            tool,
+            figures: sum.to_api(),
+        });
+    let mut tools: Vec<CallsOfTool> = tools.collect();
+    tools.sort_by_key(|tool| Reverse(tool.figures.calls));
+    tools.truncate(MAX_TOOLS);
     Ok(Json(CallStatistics {
         all: all.to_api(),
         bucket_seconds: width.unsigned_abs(),
         buckets,
         servers,
+        tools,
     }))
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
             false => "disabled",
         };
         *servers.entry(word.to_owned()).or_default() += 1;
-        let tools = fleet.kept_back(server).len();
+        let tools = fleet.awaiting_approval(server);
         if tools > 0 {
             kept_back.push(KeptBack {
                 project: server.spec.owner.as_ref().map(ToString::to_string),

@@ -12,7 +12,7 @@ use axum::{
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
-use config::Sources;
+use config::{Sources, nearest};
 use engine::{
     KeptBack, Scope,
     catalog::{Item, ListKind},
@@ -303,24 +303,23 @@ impl Rest {
 /// Checks that a server has the tool. If the server has not listed any tools yet, every name is accepted.
 fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
     let catalog = server.catalog();
-    let mut listed = catalog
-        .list(ListKind::Tools)
-        .iter()
-        .map(|item| &*item.native);
+    let listed = catalog.list(ListKind::Tools).iter();
+    let listed: Vec<&str> = listed.map(|item| &*item.native).collect();
     let choice = server.tool_choice();
     let is_named = choice.disabled.contains(tool)
         || choice
             .enabled
             .as_ref()
             .is_some_and(|enabled| enabled.contains(tool));
-    if catalog.info.is_some() && !is_named && !listed.any(|listed| listed == tool.as_str()) {
+    if catalog.info.is_some() && !is_named && !listed.contains(&tool.as_str()) {
+        let (server, shown) = (server.name(), shown(tool.as_str()));
+        let hint = match nearest(tool.as_str(), &listed) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("`toolwharf tools ls --server {server}` lists its tools"),
+        };
         return Err(Problem::new(
             404,
-            format!(
-                "server `{}` has no tool `{}`; `toolwharf tools ls` lists its tools",
-                server.name(),
-                shown(tool.as_str())
-            ),
+            format!("server `{server}` has no tool `{shown}`; {hint}"),
         ));
     }
     Ok(())

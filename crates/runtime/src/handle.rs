@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::stderr::{Lines, Log};
+use crate::stderr::{Lines, Log, Tail};
 
 /// A longer grace period is cut to this.
 const MAX_GRACE: Duration = Duration::from_secs(24 * 3600);
@@ -196,6 +196,12 @@ impl Handle {
     /// cut. No line is added after [`Handle::exited`] has completed.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
+        self.stderr().text()
+    }
+
+    /// Like [`Handle::stderr_tail`], with the times of the lines.
+    #[must_use]
+    pub fn stderr(&self) -> Tail {
         self.shared().log.tail()
     }
 
@@ -213,7 +219,7 @@ impl Handle {
 
     /// Returns the tail, and a reader that continues directly after it. A reader that is too slow misses lines.
     #[must_use]
-    pub fn follow_stderr(&self) -> (String, Lines) {
+    pub fn follow_stderr(&self) -> (Tail, Lines) {
         self.shared().log.follow()
     }
 

@@ -45,7 +45,7 @@ pub use ports::{Ports, notice as port_notice, used_by};
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use sandbox::packages::{Package, PackageOptions, Packages};
-pub use stderr::{Lines, Missed};
+pub use stderr::{Line, Lines, Missed, Tail};
 pub use unit::{
     Access, Enforced, Error, Fence, Fences, Instance, Runtime, Stdio, Unit, Visible, VisibleFiles,
 };

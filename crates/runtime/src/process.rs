@@ -48,7 +48,7 @@ pub use self::spawner::Guest;
 pub use self::spawner::{Guests, Spawner};
 pub use crate::handle::{Exit, Handle};
 pub use crate::sentinel::SentinelCommand;
-pub use crate::stderr::{Lines, Missed};
+pub use crate::stderr::{Line, Lines, Missed, Tail};
 
 /// Writes to the instance's standard input. Dropping it closes the input.
 pub type Stdin = pipe::Sender;

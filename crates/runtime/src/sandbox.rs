@@ -50,6 +50,7 @@ mod cgroup;
 mod channel;
 pub(crate) mod confine;
 mod fork_bomb;
+mod losses;
 mod mounts;
 pub(crate) mod packages;
 mod ports;
@@ -91,6 +92,7 @@ use crate::sandbox::packages::Packages;
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit, VisibleFiles};
 
 pub use self::confine::Bounds;
+pub use self::losses::{Loss, LossKind, SYSTEM_PATHS, losses};
 pub use self::shim::shim_main;
 pub use self::view::Own;
 

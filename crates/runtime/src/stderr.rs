@@ -4,9 +4,11 @@
 //!
 //! - A pipe is always read to its end, and nothing can block the reading.
 //! - Bounded: `TAIL_BYTES` bytes and `TAIL_LINES` lines for the tail, `MAX_LAGGING_LINES` lines for followers, `MAX_LINE_BYTES` bytes per line.
+//!   The time of a line takes 8 bytes more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -30,15 +32,57 @@ const OUT_OF_MEMORY: [&str; 5] = [
 ];
 const CUT_MARK: &str = " …[cut]";
 
+/// A line that an instance wrote, without its line end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When it arrived, in milliseconds since 1970.
+    pub at_ms: u64,
+    pub text: Arc<str>,
+}
+
+/// The end of a stderr.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tail(pub Vec<Line>);
+
+impl Tail {
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for line in &self.0 {
+            text.push_str(&line.text);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Replaces the text, for instance to remove secrets. A secret may extend over several lines: if the number of
+    /// lines changes, all of them get the time of the last one.
+    #[must_use]
+    pub fn replaced(&self, replace: impl FnOnce(&str) -> String) -> Self {
+        let text = replace(&self.text());
+        let times = self.0.iter().map(|line| line.at_ms);
+        let last = self.0.last().map_or(0, |line| line.at_ms);
+        let is_same_length = text.lines().count() == self.0.len();
+        let times = times
+            .filter(|_| is_same_length)
+            .chain(std::iter::repeat(last));
+        let lines = text.lines().zip(times).map(|(text, at_ms)| Line {
+            at_ms,
+            text: text.into(),
+        });
+        Self(lines.collect())
+    }
+}
+
 /// The shared state of writer and readers.
 pub struct Log(Mutex<State>);
 
 struct State {
-    tail: VecDeque<Arc<str>>,
+    tail: VecDeque<Line>,
     /// Bytes in the tail, including line ends.
     bytes: usize,
     /// `None` without followers, because the buffer immediately allocates [`MAX_LAGGING_LINES`] lines.
-    followers: Option<broadcast::Sender<Arc<str>>>,
+    followers: Option<broadcast::Sender<Line>>,
     /// True after the instance has ended.
     is_closed: bool,
     last_output: Option<Instant>,
@@ -55,14 +99,14 @@ impl Log {
         }))
     }
 
-    pub(crate) fn tail(&self) -> String {
-        self.0.lock().text()
+    pub(crate) fn tail(&self) -> Tail {
+        self.0.lock().tail()
     }
 
     /// Returns whether a runtime wrote that it ran out of memory.
     pub(crate) fn says_out_of_memory(&self) -> bool {
         let state = self.0.lock();
-        let says = |line: &Arc<str>| OUT_OF_MEMORY.iter().any(|words| line.contains(words));
+        let says = |line: &Line| OUT_OF_MEMORY.iter().any(|words| line.text.contains(words));
         state.tail.iter().any(says)
     }
 
@@ -72,7 +116,7 @@ impl Log {
     }
 
     /// Returns the tail and a reader for later lines.
-    pub(crate) fn follow(&self) -> (String, Lines) {
+    pub(crate) fn follow(&self) -> (Tail, Lines) {
         let mut state = self.0.lock();
         let lines = match state.is_closed {
             false => {
@@ -83,7 +127,7 @@ impl Log {
             }
             true => broadcast::Sender::new(1).subscribe(),
         };
-        (state.text(), Lines(lines))
+        (state.tail(), Lines(lines))
     }
 
     /// Ends the log. Followers still get earlier lines.
@@ -116,15 +160,22 @@ impl Log {
     }
 
     pub fn push(&self, line: Arc<str>) {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let line = Line {
+            at_ms: since_1970.map_or(0, |time| {
+                u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+            }),
+            text: line,
+        };
         let mut state = self.0.lock();
         state.last_output = Some(Instant::now());
-        state.bytes += line.len() + 1;
-        state.tail.push_back(Arc::clone(&line));
+        state.bytes += line.text.len() + 1;
+        state.tail.push_back(line.clone());
         while state.bytes > TAIL_BYTES || state.tail.len() > TAIL_LINES {
             let Some(oldest) = state.tail.pop_front() else {
                 break;
             };
-            state.bytes -= oldest.len() + 1;
+            state.bytes -= oldest.text.len() + 1;
         }
         if let Some(followers) = &state.followers
             && followers.send(line).is_err()
@@ -136,18 +187,13 @@ impl Log {
 }
 
 impl State {
-    fn text(&self) -> String {
-        let mut text = String::with_capacity(self.bytes);
-        for line in &self.tail {
-            text.push_str(line);
-            text.push('\n');
-        }
-        text
+    fn tail(&self) -> Tail {
+        Tail(self.tail.iter().cloned().collect())
     }
 }
 
-/// The stderr lines of an instance from now on, without line ends.
-pub struct Lines(broadcast::Receiver<Arc<str>>);
+/// The stderr lines of an instance from now on.
+pub struct Lines(broadcast::Receiver<Line>);
 
 /// Number of lines lost because the reader was too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +207,7 @@ impl Lines {
     /// # Cancel safety
     ///
     /// No line is lost.
-    pub async fn next(&mut self) -> Option<Result<Arc<str>, Missed>> {
+    pub async fn next(&mut self) -> Option<Result<Line, Missed>> {
         match self.0.recv().await {
             Ok(line) => Some(Ok(line)),
             Err(RecvError::Lagged(count)) => Some(Err(Missed(count))),
@@ -251,12 +297,12 @@ mod tests {
         for _ in 0..100_000 {
             log.push("".into());
         }
-        assert_eq!(log.tail().len(), TAIL_LINES);
+        assert_eq!(log.tail().0.len(), TAIL_LINES);
         let line: Arc<str> = "x".repeat(MAX_LINE_BYTES).into();
         for _ in 0..100 {
             log.push(Arc::clone(&line));
         }
-        let tail = log.tail();
+        let tail = log.tail().text();
         assert!(tail.len() <= TAIL_BYTES && tail.len() > TAIL_BYTES - 2 * MAX_LINE_BYTES);
         assert!(tail.lines().all(|kept| kept == &*line));
     }
@@ -278,14 +324,44 @@ mod tests {
             log.push(number.to_string().into());
         }
         assert_eq!(lines.next().await, Some(Err(Missed(10))));
-        assert_eq!(lines.next().await, Some(Ok("10".into())));
+        let next = lines.next().await.unwrap().unwrap();
+        assert_eq!(&*next.text, "10");
         log.close();
         let (tail, mut late) = log.follow();
-        assert_eq!(tail.lines().count(), MAX_LAGGING_LINES + 10);
+        assert_eq!(tail.0.len(), MAX_LAGGING_LINES + 10);
         assert_eq!(late.next().await, None);
         for number in 11..MAX_LAGGING_LINES + 10 {
-            assert_eq!(lines.next().await, Some(Ok(number.to_string().into())));
+            let next = lines.next().await.unwrap().unwrap();
+            assert_eq!(*next.text, number.to_string());
         }
         assert_eq!(lines.next().await, None);
+    }
+
+    #[test]
+    fn lines_keep_the_time_at_which_they_arrived() {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let log = Log::new();
+        let before = now().as_millis();
+        log.push("one".into());
+        log.push("two".into());
+        let after = now().as_millis();
+        let tail = log.tail();
+        let times: Vec<u128> = tail.0.iter().map(|line| line.at_ms.into()).collect();
+        assert!(
+            times.is_sorted() && times[0] >= before && times[1] <= after,
+            "{times:?}"
+        );
+        assert_eq!(tail.text(), "one\ntwo\n");
+        // A replacement keeps the times, or uses the last one if lines are gone.
+        let line = |at_ms: u64, text: &str| Line {
+            at_ms,
+            text: text.into(),
+        };
+        let tail = Tail(vec![line(1, "a key"), line(2, "b")]);
+        let check = |text: &str, expected: &[Line]| {
+            assert_eq!(tail.replaced(|_| text.to_owned()).0, expected);
+        };
+        check("a ***\nb\n", &[line(1, "a ***"), line(2, "b")]);
+        check("***\n", &[line(2, "***")]);
     }
 }

@@ -41,6 +41,17 @@ pub enum CallStatus {
     Unknown,
 }
 
+impl CallStatus {
+    /// Returns whether the status counts as an error. A cancelled call does not.
+    #[must_use]
+    pub fn is_failure(self) -> bool {
+        match self {
+            Self::Open | Self::Ok | Self::Cancelled => false,
+            Self::ToolError | Self::Error | Self::Timeout | Self::Unknown => true,
+        }
+    }
+}
+
 /// A call without its arguments and result.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct CallRow {
@@ -149,6 +160,8 @@ pub struct CallFilter {
 pub struct CallCount {
     pub project_id: Option<String>,
     pub server: String,
+    /// Empty unless calls are counted by tool.
+    pub tool_name: String,
     #[sqlx(try_from = "String")]
     pub status: CallStatus,
     /// The number of decimal digits of the duration in microseconds. 0 if the call has no duration.
@@ -159,27 +172,30 @@ pub struct CallCount {
 }
 
 impl Store {
-    /// Counts the calls begun in `since..until`, grouped by project, server, status and duration. `tool` and `caller`
-    /// restrict the count. Reads every call in the range, so the range should not contain millions.
+    /// Counts the calls begun in `since..until`, grouped by project, server, status and duration, and with `by_tool` also
+    /// by tool. `tool` and `caller` restrict the count. Reads every call in the range, so the range should not contain
+    /// millions.
     pub async fn calls_count(
         &self,
         tool: Option<&str>,
         caller: Option<&str>,
-        since: Time,
-        until: Time,
+        by_tool: bool,
+        (since, until): (Time, Time),
     ) -> Result<Vec<CallCount>> {
         rows!(
             self.pool.read().await?,
             CallCount,
-            "SELECT project_id, server, status, COALESCE(LENGTH(CAST(duration_us AS TEXT)), 0) AS digits,
+            "SELECT project_id, server, CASE WHEN $5 THEN tool ELSE '' END AS tool_name, status,
+                    COALESCE(LENGTH(CAST(duration_us AS TEXT)), 0) AS digits,
                     COALESCE(SUBSTR(CAST(duration_us AS TEXT), 1, 2), '') AS first_two, COUNT(*) AS count
              FROM kb.agent_run_tool_calls
              WHERE id >= $1 AND id < $2 AND ($3 = '' OR tool = $3) AND ($4 = '' OR caller = $4)
-             GROUP BY project_id, server, status, digits, first_two",
+             GROUP BY project_id, server, tool_name, status, digits, first_two",
             Key(&floor(since)),
             Key(&floor(until)),
             Key(tool.unwrap_or_default()),
             Key(caller.unwrap_or_default()),
+            by_tool,
         )
     }
 

@@ -33,6 +33,10 @@ pub enum Topic {
     Logins,
     /// Registered servers.
     Servers,
+    /// Servers whose bodies are recorded for a while.
+    Recordings,
+    /// Secrets of the servers in the configuration file.
+    Secrets,
     /// Any project. The topic does not name the project.
     Projects,
     /// A project, its servers, secrets or tool settings.
@@ -40,12 +44,14 @@ pub enum Topic {
 }
 
 impl Topic {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Keys,
         Self::Sessions,
         Self::Approvals,
         Self::Logins,
         Self::Servers,
+        Self::Recordings,
+        Self::Secrets,
         Self::Projects,
     ];
 
@@ -58,6 +64,8 @@ impl Topic {
             "approvals" => Some(Self::Approvals),
             "logins" => Some(Self::Logins),
             "servers" => Some(Self::Servers),
+            "recordings" => Some(Self::Recordings),
+            "secrets" => Some(Self::Secrets),
             _ => {
                 let id = text.strip_prefix("projects/")?;
                 ProjectId::parse(id).ok().map(Self::Project)

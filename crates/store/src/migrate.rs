@@ -66,6 +66,9 @@ const MIGRATIONS: &[Migration] = migrations![
     "0016_changes_of_projects" 12,
     "0017_bound_clients" 12,
     "0018_left" 12,
+    "0019_recordings" 12,
+    "0020_keys_and_callers" 12,
+    "0021_secrets" 12,
 ];
 
 /// The first version whose migration records `needs`.
@@ -106,6 +109,20 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
         apply(&mut tx, next).await.map_err(failed)?;
     }
     tx.commit().await.map_err(failed)
+}
+
+/// Returns whether the database has the table with the secrets of the configuration file.
+pub(crate) async fn has_secrets(pool: &Pool) -> Result<bool, Error> {
+    let is_it = |migration: &Migration| migration.name.ends_with("_secrets");
+    let index = MIGRATIONS.iter().position(is_it);
+    let version = index.and_then(|index| i64::try_from(index + 1).ok());
+    let row = row!(
+        pool.read().await?,
+        (i64,),
+        "SELECT version FROM kb.schema_migrations WHERE version = $1",
+        version,
+    )?;
+    Ok(row.is_some())
 }
 
 /// The oldest schema version that a program must know to use a database with the migrations that are unknown to this
@@ -363,6 +380,57 @@ mod tests {
                 put("carrier pigeon").await,
                 Err(Error::Invalid(_))
             ));
+        }
+    }
+
+    /// Of several keys with one name, the newest keeps it. The others get the next free numbers.
+    #[tokio::test]
+    async fn keys_with_the_same_name_get_numbers() {
+        for place in Place::both().await {
+            let location = place.location();
+            let old = Store::open_with(&location, 18).await.unwrap();
+            let mut tx = old.pool.begin().await.unwrap();
+            for (id, name, day, revoked) in [
+                ("1", "ci", 1, false),
+                ("2", "ci", 2, false),
+                ("3", "ci", 2, false),
+                ("4", "ci (2)", 1, false),
+                ("5", "alone", 1, false),
+                ("6", "ci", 9, true),
+                ("7", "ci (2)", 3, false),
+            ] {
+                let at = now() + chrono::Duration::days(day);
+                execute!(
+                    tx,
+                    "INSERT INTO kb.api_keys (id, name, role, hash, hint, created_at, revoked_at)
+                     VALUES ($1, $2, 'call', $1, '', $3, $4)",
+                    id,
+                    name,
+                    at,
+                    revoked.then_some(at),
+                )
+                .unwrap();
+            }
+            tx.commit().await.unwrap();
+            old.close().await;
+            let store = Store::open(&location).await.unwrap();
+            let keys = store.key_list(None, &crate::Page::default()).await.unwrap();
+            let names: Vec<_> = keys
+                .iter()
+                .map(|key| (key.id.as_str(), key.name.as_str()))
+                .collect();
+            assert_eq!(
+                names,
+                [
+                    ("1", "ci (4)"),
+                    ("2", "ci (3)"),
+                    ("3", "ci"),
+                    ("4", "ci (2) (2)"),
+                    ("5", "alone"),
+                    ("6", "ci"),
+                    ("7", "ci (2)"),
+                ]
+            );
         }
     }
 

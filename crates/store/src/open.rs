@@ -42,6 +42,27 @@ impl Store {
         Self::open_with(location, migrate::LATEST).await
     }
 
+    /// Opens a database that exists, to read the secrets of the configuration file. Creates and migrates nothing. Returns
+    /// `None` if the database does not exist, or if its version predates these secrets.
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be opened.
+    pub async fn open_existing(location: &Location) -> Result<Option<Self>, OpenError> {
+        let pool = match location {
+            Location::Sqlite(file) if !file.is_file() => return Ok(None),
+            Location::Sqlite(file) => open_sqlite(location, file).await?,
+            Location::Postgres(url) => open_postgres(location, url)?,
+        };
+        let has_secrets = migrate::has_secrets(&pool).await;
+        let has_secrets = has_secrets.map_err(|source| OpenError::Database {
+            location: location.to_string(),
+            source,
+        })?;
+        let process = new_id().into();
+        Ok(has_secrets.then_some(Self { pool, process }))
+    }
+
     pub(crate) async fn open_with(location: &Location, version: i64) -> Result<Self, OpenError> {
         let pool = match location {
             Location::Sqlite(file) => open_sqlite(location, file).await?,

@@ -123,6 +123,12 @@ impl Store {
         // These tables also hold rows for the configuration file's servers, which have no project. So the tables have
         // no foreign key to projects, and the deletion does not cascade to them.
         for text in [
+            // A key with several projects keeps the others. One of them takes the place of the first.
+            "UPDATE kb.api_keys AS k SET project_id =
+                 (SELECT MIN(p.project_id) FROM kb.toolwharf_key_projects AS p WHERE p.key_id = k.id)
+             WHERE k.project_id = $1 AND EXISTS (SELECT 1 FROM kb.toolwharf_key_projects AS p WHERE p.key_id = k.id)",
+            "DELETE FROM kb.toolwharf_key_projects AS p WHERE p.project_id = $1
+                 OR EXISTS (SELECT 1 FROM kb.api_keys AS k WHERE k.id = p.key_id AND k.project_id = p.project_id)",
             "DELETE FROM kb.tool_pins WHERE project_id = $1",
             "DELETE FROM kb.tool_changes WHERE project_id = $1",
             "DELETE FROM kb.logins WHERE project_id = $1",
@@ -145,11 +151,19 @@ impl Store {
     pub(crate) async fn locked(&self, project: Option<&ProjectId>) -> Result<Tx> {
         let mut tx = self.pool.begin().await?;
         if let Some(id) = project {
-            let text = "UPDATE kb.projects SET updated_at = updated_at WHERE id = $1";
-            Error::unless_found(execute!(tx, text, Key(id.as_str()))?, "project", id)?;
+            lock(&mut tx, id).await?;
         }
         Ok(tx)
     }
+}
+
+/// Locks a project until the end of the transaction.
+///
+/// # Errors
+/// [`Error::NotFound`] if the project does not exist.
+pub(crate) async fn lock(tx: &mut Tx, id: &ProjectId) -> Result<()> {
+    let text = "UPDATE kb.projects SET updated_at = updated_at WHERE id = $1";
+    Error::unless_found(execute!(tx, text, Key(id.as_str()))?, "project", id)
 }
 
 /// The value of `project_id` in tables that also hold rows of the configuration file's servers.

@@ -44,7 +44,9 @@ impl Quota {
             ),
             Self::Keys => (
                 "key",
-                "SELECT COUNT(*) FROM kb.api_keys WHERE project_id = $1 AND revoked_at IS NULL",
+                "SELECT COUNT(*) FROM kb.api_keys
+                 WHERE revoked_at IS NULL AND (project_id = $1
+                     OR id IN (SELECT key_id FROM kb.toolwharf_key_projects WHERE project_id = $1))",
                 MAX_OF_A_PROJECT,
                 "the project has 500 keys, which is the limit: revoke one first",
             ),

@@ -14,7 +14,7 @@ use crate::{
 table!(
     $, "kb.agent_runs",
     "id, project_id, agent, model, status, turns, input_tokens, output_tokens, cost_micros, error, started_at,
-     finished_at, conversation_id"
+     finished_at, conversation_id, caller"
 );
 
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
@@ -33,6 +33,8 @@ pub struct RunRow {
     pub finished_at: Option<Time>,
     /// The run's conversation, which may have been deleted.
     pub conversation_id: Option<String>,
+    /// The caller that began the run. `None` if an earlier version recorded it.
+    pub caller: Option<String>,
 }
 
 /// A run whose record is to be opened.
@@ -42,6 +44,7 @@ pub struct NewRun<'a> {
     pub agent: &'a str,
     pub model: &'a str,
     pub conversation: Option<&'a str>,
+    pub caller: Option<&'a str>,
 }
 
 /// Selects runs. `None`: any value.
@@ -74,8 +77,8 @@ impl Store {
             self.pool.write().await?,
             RunRow,
             query!(returning "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
-                     output_tokens, cost_micros, started_at, conversation_id, process)
-                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6, $7)"),
+                     output_tokens, cost_micros, started_at, conversation_id, process, caller)
+                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6, $7, $8)"),
             Key(&new_id()),
             run.project.map(|project| Key(project.as_str())),
             Text(run.agent),
@@ -83,6 +86,7 @@ impl Store {
             now(),
             run.conversation.map(Key),
             Key(&self.process),
+            run.caller.map(Key),
         )?;
         row.ok_or_else(|| Error::not_found("run of", run.agent))
     }

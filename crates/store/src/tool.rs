@@ -193,7 +193,7 @@ impl Store {
                     scope(project),
                     server,
                     &tool.tool,
-                    cause,
+                    (cause, None),
                     definition,
                 )
                 .await?;
@@ -242,8 +242,8 @@ impl Store {
         self.pin_list(project, server).await
     }
 
-    /// Approves the pending definition of each tool, which must have the given digest, and records the changes.
-    /// Approves all of them or none.
+    /// Approves the pending definition of each tool, which must have the given digest, and records the changes with the
+    /// caller. Approves all of them or none.
     ///
     /// # Errors
     /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if a tool has no pending definition, or a
@@ -253,10 +253,11 @@ impl Store {
         project: Option<&ProjectId>,
         server: &ServerName,
         tools: &[(&str, &str)],
+        caller: Option<&str>,
     ) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         for &(tool, digest) in tools {
-            if approve(&mut tx, project, server, tool, digest).await? {
+            if approve(&mut tx, project, server, (tool, digest), caller).await? {
                 continue;
             }
             // Release the connection first, because SQLite has only one connection for writing.
@@ -278,8 +279,8 @@ async fn approve(
     tx: &mut Tx,
     project: Option<&ProjectId>,
     server: &ServerName,
-    tool: &str,
-    digest: &str,
+    (tool, digest): (&str, &str),
+    caller: Option<&str>,
 ) -> Result<bool> {
     let waiting = row!(
         tx,
@@ -295,7 +296,8 @@ async fn approve(
         return Ok(false);
     };
     let (owner, definition) = (scope(project), (digest, definition.as_str()));
-    tool_change::note(tx, owner, server, tool, Cause::Approved, definition).await?;
+    let cause = (Cause::Approved, caller);
+    tool_change::note(tx, owner, server, tool, cause, definition).await?;
     let approved = execute!(
         tx,
         "UPDATE kb.tool_pins SET

@@ -47,6 +47,9 @@ pub struct ToolChangeRow {
     pub old_definition: String,
     pub new_definition: String,
     pub at: Time,
+    /// The caller that approved the new definition. `None` if the configuration changed instead, or if an earlier version
+    /// recorded the change.
+    pub caller: Option<String>,
 }
 
 impl Store {
@@ -61,7 +64,7 @@ impl Store {
             self.pool.read().await?,
             ToolChangeRow,
             "SELECT id, NULLIF(project_id, '') AS project_id, server, tool, cause, old_definition,
-                 new_definition, at
+                 new_definition, at, caller
              FROM kb.tool_changes",
             Filter::default()
                 .and("project_id =", Some(scope(project).0))
@@ -79,14 +82,14 @@ pub(crate) async fn note(
     project: Key<'_>,
     server: &ServerName,
     tool: &str,
-    cause: Cause,
+    (cause, caller): (Cause, Option<&str>),
     (digest, definition): (&str, &str),
 ) -> Result<()> {
     execute!(
         tx,
         "INSERT INTO kb.tool_changes
-             (id, project_id, server, tool, cause, old_definition, new_definition, at)
-         SELECT $5, project_id, server, tool, $6, definition, $7, $8 FROM kb.tool_pins
+             (id, project_id, server, tool, cause, old_definition, new_definition, at, caller)
+         SELECT $5, project_id, server, tool, $6, definition, $7, $8, $9 FROM kb.tool_pins
          WHERE project_id = $1 AND server = $2 AND tool = $3 AND digest <> $4",
         project,
         Key(server.as_str()),
@@ -96,6 +99,7 @@ pub(crate) async fn note(
         cause.as_str(),
         Text(definition),
         now(),
+        caller.map(Key),
     )?;
     Ok(())
 }

@@ -12,7 +12,7 @@
 //! - waits with deadlines ([`wait_for`]),
 //! - runs the official conformance suite ([`conformance`]),
 //! - provides a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]), a web site ([`Site`]), a package
-//!   registry ([`Registry`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
+//!   registry ([`Registry`]), a receiver of webhooks ([`Webhook`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
 //!   browser ([`Browser`]),
 //! - stands between the product and its servers: a TCP proxy ([`Proxy`]), the proxy of a company ([`ForwardProxy`]), and
 //!   TLS ([`PrivateCa`]).
@@ -57,6 +57,7 @@ mod soak;
 mod sse;
 mod stdio;
 mod wait;
+mod webhook;
 
 pub use bin::Bin;
 pub use browser::Browser;
@@ -77,3 +78,4 @@ pub use soak::soak;
 pub use sse::{Event, EventParser};
 pub use stdio::StdioClient;
 pub use wait::{DEADLINE, at_once, in_time, wait_for, wait_for_some, within};
+pub use webhook::Webhook;

@@ -102,14 +102,20 @@ fn fleet_metrics(front: &HttpGateway, gateway: &Gateway) -> String {
     family(
         "calls_total",
         "counter",
-        "Requests sent to the server.",
+        "Tool calls, without refused ones.",
         &|server| count(&server.stats.calls),
     );
     family(
         "call_errors_total",
         "counter",
-        "Requests that ended in a JSON-RPC error.",
+        "Tool calls that failed, including those whose tool reported an error.",
         &|server| count(&server.stats.errors),
+    );
+    family(
+        "requests_total",
+        "counter",
+        "Requests other than tool calls, such as reading a resource.",
+        &|server| count(&server.stats.requests),
     );
     family(
         "calls_refused_total",

@@ -3,7 +3,10 @@
 //! Invariant: only what changed is read again. A failed topic is retried at the next poll, and does not delay other
 //! topics.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use engine::Gateway;
 use model::{NativeName, ProjectId, ServerKey};
@@ -11,7 +14,9 @@ use parking_lot::Mutex;
 use store::{Store, Topic};
 
 use auth::Identities;
-use backend::{hosting::Hosting, logins::Logins, projects::Projects, replica::Replica};
+use backend::{
+    hosting::Hosting, logins::Logins, projects::Projects, reload::Live, replica::Replica,
+};
 
 pub(crate) struct Changes<'c> {
     identities: &'c Identities,
@@ -20,6 +25,7 @@ pub(crate) struct Changes<'c> {
     logins: &'c Logins,
     projects: &'c Projects,
     hosting: &'c Hosting,
+    live: &'c Arc<Live>,
     /// Topics whose failure was logged.
     logged: Mutex<BTreeSet<Topic>>,
 }
@@ -29,6 +35,7 @@ impl<'c> Changes<'c> {
         (store, gateway): (&'c Store, &'c Gateway),
         (identities, logins): (&'c Identities, &'c Logins),
         (projects, hosting): (&'c Projects, &'c Hosting),
+        live: &'c Arc<Live>,
     ) -> Self {
         Self {
             identities,
@@ -37,6 +44,7 @@ impl<'c> Changes<'c> {
             logins,
             projects,
             hosting,
+            live,
             logged: Mutex::default(),
         }
     }
@@ -56,14 +64,17 @@ impl<'c> Changes<'c> {
     /// Applies changes. Returns the topics that must be retried.
     async fn take_in(&self, topics: BTreeSet<Topic>) -> BTreeSet<Topic> {
         let (identities, logins) = (self.identities, self.logins);
-        let (keys, sessions, approvals, logins, mut failed) = tokio::join!(
+        let (keys, sessions, approvals, logins, recordings, secrets, mut failed) = tokio::join!(
             Self::taken(&topics, Topic::Keys, identities.keys.refresh(self.store)),
             Self::taken(&topics, Topic::Sessions, identities.refresh_browsers()),
             Self::taken(&topics, Topic::Approvals, self.approvals()),
             Self::taken(&topics, Topic::Logins, logins.take_in()),
+            Self::taken(&topics, Topic::Recordings, self.recordings()),
+            Self::taken(&topics, Topic::Secrets, self.secrets()),
             self.servers(&topics),
         );
-        failed.extend([keys, sessions, approvals, logins].into_iter().flatten());
+        let others = [keys, sessions, approvals, logins, recordings, secrets];
+        failed.extend(others.into_iter().flatten());
         let mut logged = self.logged.lock();
         logged.retain(|topic| failed.contains_key(topic));
         for (topic, error) in &failed {
@@ -118,6 +129,20 @@ impl<'c> Changes<'c> {
             failed.insert(Topic::Servers, error.into());
         }
         failed
+    }
+
+    async fn recordings(&self) -> store::Result<()> {
+        self.gateway
+            .set_recordings(self.store.recording_list().await?);
+        Ok(())
+    }
+
+    /// Applies changed secrets of the configuration file.
+    async fn secrets(&self) -> store::Result<()> {
+        if let Err(errors) = self.live.refresh_secrets().await? {
+            tracing::error!("the configuration is invalid, keeping the old one:\n{errors}");
+        }
+        Ok(())
     }
 
     /// Approves definitions that were approved at another replica.

@@ -30,6 +30,7 @@ use crate::{logs, memory, ops, replica_changes::Changes, webhook};
 use auth::{Identities, Role, tickets::Tickets};
 use backend::{
     clients::Clients,
+    config_secrets,
     hosting::Hosting,
     lock::Lock,
     logins::{self, Logins},
@@ -158,12 +159,15 @@ struct Base {
 
 impl Base {
     async fn open(named: &[PathBuf], overrides: &CliOverrides) -> anyhow::Result<(Self, Spawner)> {
-        let (sources, mut config) = startup::load(named)?;
-        overrides.overrule(&mut config.settings);
-        logs::init(&config.settings);
-        let data_dir = startup::open_data_dir(&config.settings)?;
+        let (sources, mut settings) = startup::locate(named)?;
+        overrides.overrule(&mut settings);
+        logs::init(&settings);
+        let data_dir = startup::open_data_dir(&settings)?;
         let lock = Lock::take(&data_dir).await?;
-        let store = startup::open_store(&config.settings, &data_dir).await?;
+        let store = startup::open_store(&settings, &data_dir).await?;
+        config_secrets::load(&sources, &store, &data_dir).await?;
+        let mut config = startup::load(&sources)?;
+        overrides.overrule(&mut config.settings);
         let spawner = startup::spawner()?;
         let replicas = config.settings.replicas;
         let (inside, replica) = match &config.settings.database_url {
@@ -415,6 +419,8 @@ impl Parts {
         apps: Option<Apps>,
     ) -> anyhow::Result<()> {
         let replica = self.replica.as_deref();
+        // Servers may warn while they start.
+        let warnings = self.gateway.warnings();
         // Starting may take longer than a lease, which must be renewed meanwhile.
         tokio::select! {
             started = async {
@@ -430,13 +436,14 @@ impl Parts {
             (&self.store, &self.gateway),
             (&self.identities, &self.logins),
             (&self.projects, &self.hosting),
+            &self.live,
         );
         tokio::select! {
             () = self.live.watch() => {}
             () = startup::retain(&self.gateway, &self.store, replica) => {}
             () = self.identities.keys.follow(&self.store) => {}
             () = self.identities.follow() => {}
-            () = webhook::run(&self.gateway) => {}
+            () = webhook::run(&self.gateway, warnings) => {}
             () = self.hosting.sweep(replica) => {}
             () = follow_resources(&self.hosting, &self.projects, replica) => {}
             () = self.front.reap() => {}

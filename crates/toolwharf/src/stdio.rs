@@ -31,6 +31,7 @@ use crate::{
 use auth::admin_token::TOKEN_FILE;
 use backend::{
     clients::{self, Clients, token_file},
+    config_secrets,
     loop_detection::LoopDetection,
     reload::{Live, warn_of},
     startup::{self, CliOverrides},
@@ -88,7 +89,7 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             return bridge::run(finder, place, ended()).await;
         }
     }
-    own(named, args, settings, data_dir, chain).await
+    own(sources, args, settings, data_dir, chain).await
 }
 
 fn connected(name: &str) -> Result<&'static Client, clients::Error> {
@@ -108,18 +109,19 @@ async fn identified(store: &Store, data_dir: &Path, client: &Client) -> anyhow::
 
 /// Runs a separate gateway.
 async fn own(
-    named: &[PathBuf],
+    sources: Sources,
     args: Args,
     settings: Settings,
     data_dir: PathBuf,
     chain: Chain,
 ) -> anyhow::Result<()> {
-    let (sources, mut config) = startup::load(named)?;
+    let store = startup::open_store(&settings, &data_dir).await?;
+    config_secrets::load(&sources, &store, &data_dir).await?;
+    let mut config = startup::load(&sources)?;
     config.settings = settings;
     let myself = LoopDetection::at(&[]);
     myself.leave_out(&mut config);
     warn_of(&config);
-    let store = startup::open_store(&config.settings, &data_dir).await?;
     let refusal = chain.refusal();
     if let Some(why) = &refusal {
         // The gateway starts no servers, but answers requests, so that the client's user learns the reason.

@@ -1,4 +1,5 @@
-//! Posts health warnings of servers to a URL configured by an administrator (H10, H15).
+//! Posts warnings about servers to a URL configured by an administrator (H10, H15): states that need a person, and
+//! health problems. Each warning is posted once, when its cause begins.
 //!
 //! Warnings are posted one at a time, in order, with three attempts each. The queue is bounded. A webhook that is too
 //! slow misses warnings, and the log says so. Deliberately absent: following redirects.
@@ -9,15 +10,14 @@ use engine::{Gateway, Warning};
 use http_client::Client;
 use hyper::{Request, body::Bytes, header};
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 const MAX_ATTEMPTS: u32 = 3;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Posts warnings in a loop, if the settings name a webhook.
-pub(crate) async fn run(gateway: &Gateway) {
-    let mut warnings = gateway.warnings();
+pub(crate) async fn run(gateway: &Gateway, mut warnings: Receiver<Warning>) {
     let http = Client::default();
     loop {
         let warning = match warnings.recv().await {

@@ -64,7 +64,7 @@ async fn zed() {
     let off = home.run("get off -o json").await.code(0).json();
     assert_eq!(off["enabled"], false);
     let older = home.run("get older -o json").await.code(0).json();
-    assert_eq!(older["target"], "uvx", "{older}");
+    assert_eq!(older["target"], "uvx older-server", "{older}");
 }
 
 #[tokio::test]
@@ -191,7 +191,9 @@ async fn a_file_of_a_workspace_keeps_its_folder() {
     let file = home.write("app/.vscode/mcp.json", text);
     let report = import(&home, file.to_str().expect("UTF-8")).await;
     let servers = imported(&home);
-    says(&report, "off", "asked", &["${input:api-key}"]);
+    says(&report, "off", "asked", &["toolwharf secret set API_KEY"]);
+    says(&report, "notes", "asked", &["${input:api-key}"]);
+    assert_eq!(servers["asked"]["env"], json!({"KEY": "${API_KEY}"}));
     assert_eq!(servers["asked"]["disabled"], true);
     let here = &servers["here"];
     assert_eq!(here["args"], json!(["--root", under(&home, "app/data")]));
@@ -212,4 +214,16 @@ async fn a_file_of_a_workspace_keeps_its_folder() {
     fs::remove_file(home.servers()).expect("it is there");
     let said = home.run("import app/.vscode/mcp.json").await.code(0);
     checks::contains(said.out, &[not_imported]);
+}
+
+/// Goose keeps the values of some variables in the keyring, from which nothing is read.
+#[tokio::test]
+async fn goose() {
+    let text = "extensions:\n  search:\n    type: stdio\n    enabled: true\n    cmd: uvx\n    args: [mcp-server-search]\n    \
+                envs: {REGION: eu}\n    env_keys: [SURELY_NOT_SET]\n";
+    let (_, report, servers) = import_of("goose", ".config/goose/config.yaml", text).await;
+    let env = json!({"REGION": "eu", "SURELY_NOT_SET": "${SURELY_NOT_SET}"});
+    assert_eq!(servers["search"]["env"], env);
+    let set = "toolwharf secret set SURELY_NOT_SET";
+    says(&report, "off", "search", &[set]);
 }

@@ -67,7 +67,7 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
     let told = row(&gateway, "lost").await;
     assert_eq!(told["starts"], 1, "{told:#}");
     let log = gateway.process.stderr();
-    let told = log.matches("cannot be started as configured: server `lost`");
+    let told = log.matches("cannot be started as configured: command `surely-not-there`");
     assert_eq!(told.count(), 1, "{log}");
     gateway.edit(|servers| {
         servers.insert("lost".to_owned(), scripted("lost", &[]));
@@ -143,6 +143,26 @@ async fn text_on_standard_output_is_shown() {
     let logs = admin(&gateway, "/mcp/servers/chatty/logs").get(&[]).await;
     let logs = logs.collect(DEADLINE).await.text();
     checks::contains(logs, &["[stdout] Usage: chatty"]);
+}
+
+/// Each line of a log has the time at which it arrived, even if the server failed to start.
+#[tokio::test]
+async fn u13_lines_of_a_log_have_times() {
+    let options = ["--exit-at-start", "--stderr-at-start", "Error: gone"];
+    let gateway = Setup::new().scripted("hopeless", &options).serve().await;
+    row_when(&gateway, "hopeless", |row| row["reason"].is_string()).await;
+    let logs = async |query: &str| {
+        let path = format!("/mcp/servers/hopeless/logs{query}");
+        let logs = admin(&gateway, &path).get(&[]).await;
+        logs.collect(DEADLINE).await.text()
+    };
+    let stamped = logs("?timestamps=true").await;
+    let (at, _) = stamped.split_once(" Error: gone\n").expect(&stamped);
+    let at: api::Time = at.parse().expect(&stamped);
+    let age = std::time::SystemTime::now().duration_since(at.into());
+    assert!(age.is_ok_and(|age| age < DEADLINE), "{stamped}");
+    let plain = logs("").await;
+    assert!(plain.starts_with("Error: gone\n"), "{plain}");
 }
 
 fn descriptors(pid: u32) -> usize {

@@ -6,12 +6,13 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{Gateway, LEGACY, Setup, chat, checks, echo};
+use common::{Gateway, LEGACY, Setup, chat, checks, echo, scripted, shell};
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, ForwardProxy, Issuer, Peer, PrivateCa, Process,
+    Bin, DEADLINE, ForwardProxy, Issuer, Peer, PrivateCa, Process, Registry,
+    conformance::node_modules,
     llm::{Llm, says, turns},
-    peer, wait_for_some,
+    peer, wait_for, wait_for_some,
 };
 
 const CREDENTIALS: &str = "me:hunter2";
@@ -172,4 +173,174 @@ async fn a_project_server_reaches_only_checked_addresses_through_the_proxy() {
         seen.iter().all(|seen| seen == "CONNECT 93.184.216.34:80"),
         "{seen:?}"
     );
+}
+
+/// The environment of a server, as its tool `env` returns it. `None` while it is restarted.
+async fn environment(gateway: &Gateway, path: &str) -> Option<Value> {
+    let mut peer = Peer::http(gateway.at(path), LEGACY, peer::all_capabilities()).await;
+    let outcome = peer.tool("env", json!({})).await;
+    let variables = outcome.response["result"].get("structuredContent");
+    variables.cloned()
+}
+
+/// A package registry behind a proxy that inspects TLS: its certificate comes from an authority of the company.
+struct Company {
+    _registry: Registry,
+    authority: PrivateCa,
+    proxy: ForwardProxy,
+    _tls: tokio::task::JoinSet<()>,
+}
+
+impl Company {
+    async fn new() -> Self {
+        let registry = Registry::new().await;
+        let tool = json!({"name": "hello", "inputSchema": {"type": "object"}});
+        registry.publish("1.0.0", &json!([tool]));
+        let authority = PrivateCa::new(&["pypi.test"]);
+        let (secure, tls) = authority.serve(address(&registry.npm())).await;
+        let proxy = ForwardProxy::start(None, &[("pypi.test:443", secure)]).await;
+        Self {
+            _registry: registry,
+            authority,
+            proxy,
+            _tls: tls,
+        }
+    }
+
+    fn proxy(&self) -> String {
+        format!("http://{}", self.proxy.address())
+    }
+
+    /// A gateway with the variables of a shell in this company. `ca` is its CA file.
+    fn setup(&self, ca: &std::path::Path) -> Setup {
+        let uv = node_modules().with_file_name("venv").join("bin");
+        assert!(
+            uv.join("uvx").exists(),
+            "uv is missing; run: cargo xtask setup"
+        );
+        let path = std::env::var("PATH").unwrap();
+        let settings = "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n\
+             [hosting]\nproviders = [\"process\"]\n\
+             [defaults]\npass_env = [\"UV_HTTP_RETRIES\"]\n";
+        let package = json!({"command": "uvx", "args": [Registry::PACKAGE]});
+        let mut boxed = package.clone();
+        boxed["sandbox"] = true.into();
+        Setup::new()
+            .settings(settings)
+            .env("PATH", &format!("{}:{path}", uv.display()))
+            .env("HTTPS_PROXY", &self.proxy())
+            .env("UV_DEFAULT_INDEX", "https://pypi.test/simple")
+            .env("UV_HTTP_RETRIES", "0")
+            .env("SSL_CERT_FILE", ca.to_str().unwrap())
+            .server("plain", package)
+            .server("boxed", boxed)
+    }
+}
+
+#[tokio::test]
+async fn u13_a_uvx_server_starts_behind_a_proxy_that_inspects_tls() {
+    let company = Company::new().await;
+    let ca = company.authority.file();
+    // Its files and its network are those of the sandbox.
+    let reads = json!({"command": "sh", "sandbox": true, "network": ["files.test"],
+        "args": ["-c", "grep -q CERTIFICATE \"$SSL_CERT_FILE\" && exec \"$0\" --name reads", Bin::path("testkit-scripted")]});
+    let gateway = company.setup(&ca).server("reads", reads).connected().await;
+    let seen = company.proxy.seen();
+    assert!(
+        seen.iter().any(|seen| seen == "CONNECT pypi.test:443"),
+        "{seen:?}"
+    );
+    let variables = environment(&gateway, "/mcp/-/reads").await.unwrap();
+    assert_eq!(variables["SSL_CERT_FILE"], ca.to_str().unwrap());
+    // The egress proxy of its allow-list is not the company's.
+    assert_ne!(variables["HTTPS_PROXY"], company.proxy());
+    assert!(variables["HTTPS_PROXY"].is_string(), "{variables}");
+    assert!(variables.get("UV_DEFAULT_INDEX").is_some(), "{variables}");
+}
+
+#[tokio::test]
+async fn u13_a_certificate_that_is_not_trusted_is_named_with_the_remedy() {
+    let company = Company::new().await;
+    let other = PrivateCa::new(&["other.test"]);
+    let gateway = company.setup(&other.file()).serve().await;
+    let remedy = "set `SSL_CERT_FILE` to the CA file of your network, in the `env` of its entry";
+    for server in ["plain", "boxed"] {
+        let why = reason(&gateway, server, "does not trust the TLS certificate").await;
+        assert!(why.starts_with("it does not trust"), "{why}");
+        checks::contains(&why, &[remedy]);
+    }
+    let listed = shell::on(&gateway, "ls").await.out;
+    checks::contains(&listed, &[remedy]);
+    assert_eq!(listed.matches(remedy).count(), 2, "{listed}");
+    let report = shell::on(&gateway, "doctor --config mcp.json --config toolwharf.toml").await;
+    assert_eq!(report.out.matches(remedy).count(), 2, "{report:?}");
+    let shown = shell::on(&gateway, "get plain").await.out;
+    let lines: Vec<&str> = shown.lines().take(3).collect();
+    assert!(
+        lines[0].starts_with("name") && lines[1].starts_with("state"),
+        "{shown}"
+    );
+    checks::contains(lines[2], &["reason", "it does not trust", remedy]);
+
+    // The remedy works at once.
+    let settings = gateway.settings_file();
+    let text = std::fs::read_to_string(&settings).unwrap();
+    let ca = company.authority.file();
+    let text = format!("{text}env = {{ SSL_CERT_FILE = \"{}\" }}\n", ca.display());
+    gateway.replace(&settings, &text);
+    for server in ["plain", "boxed"] {
+        gateway.up(server).await;
+    }
+}
+
+#[tokio::test]
+async fn u13_default_variables_reach_all_launched_servers_and_entries_override_them() {
+    let mut own = scripted("own", &[]);
+    own["env"] = json!({"REGION": "own"});
+    let gateway = Setup::new()
+        .settings("[defaults]\npass_env = [\"PASSED\"]\n[defaults.env]\nREGION = \"${WHERE}\"\n")
+        .env("WHERE", "here")
+        .env("PASSED", "yes")
+        .env("KEPT", "no")
+        .server("own", own)
+        .scripted("plain", &[])
+        .connected()
+        .await;
+    chat::put(&gateway, "/projects/shop", json!({})).await;
+    let path = "/mcp/servers/theirs?project=shop";
+    chat::put(&gateway, path, scripted("theirs", &[])).await;
+    let paths = ["/mcp/-/own", "/mcp/-/plain", "/mcp/shop/theirs"];
+    for (path, region) in paths.into_iter().zip(["own", "here", "here"]) {
+        let variables = environment(&gateway, path).await.unwrap();
+        assert_eq!(variables["REGION"], region, "{path}");
+        assert_eq!(variables["PASSED"], "yes", "{path}");
+        assert_eq!(variables.get("KEPT"), None, "{path}");
+    }
+    let all = chat::told(&gateway, "/settings").await.to_string();
+    checks::lacks(&all, &["${WHERE}x", "\"here\""]);
+    let settings = gateway.settings_file();
+    gateway.replace(&settings, "[defaults.env]\nREGION = \"there\"\n");
+    for (path, region) in paths.into_iter().zip(["own", "there", "there"]) {
+        wait_for(&format!("{region} at {path}"), DEADLINE, async || {
+            let variables = environment(&gateway, path).await;
+            variables.is_some_and(|all| all["REGION"] == region && all.get("PASSED").is_none())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn u13_invalid_default_variables_are_reported_without_their_values() {
+    let settings = "[defaults]\npass_env = [\"A=B\", \"TOOLWHARF_MASTER_KEY\"]\n\
+         env = { A = \"hunter2${NOT_SET}\", B = [\"hunter2\"] }\n";
+    let said = Setup::new().settings(settings).refused().await;
+    checks::contains(
+        &said,
+        &[
+            "`NOT_SET` is not set (`A`)",
+            "`B` is not a string",
+            "invalid `pass_env`",
+        ],
+    );
+    checks::lacks(&said, &["hunter2"]);
 }

@@ -3,7 +3,8 @@
 //! `upgrade_fixtures` was created by the version before the unified server lifecycle (2026-11). It contains a dump of
 //! the database by SQLite's shell, with `@SERVER@` in place of the scripted server's path, and the files beside the
 //! database. It has a server of the configuration file (`files`), one of project `shop` with a secret (`own`), a hosted
-//! one with a volume (`notes`), and one that was stopped manually (`stopped`).
+//! one with a volume (`notes`), and one that was stopped manually (`stopped`). `same_names.sql` adds keys with the same
+//! name to it.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
@@ -46,8 +47,8 @@ fn output(program: &str, args: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// The data directory of the older version, with its configuration.
-async fn left() -> Kept {
+/// The data directory of the older version, with its configuration. `more` is SQL that changes its database.
+async fn left(more: &str) -> Kept {
     let mut kept = Kept::sqlite().await;
     let server = Bin::path("testkit-scripted");
     kept.set_env("PROGRAM", server.to_str());
@@ -67,6 +68,7 @@ async fn left() -> Kept {
     let tables = fs::read_to_string(fixture("tables.sql")).unwrap();
     let tables = tables.replace("@SERVER@", server.to_str().unwrap());
     let database = kept.data("toolwharf.db");
+    let tables = tables + more;
     output("sqlite3", &[database.to_str().unwrap()], tables.as_bytes());
     let packed = fs::read(fixture("disk.ext4.gz")).unwrap();
     fs::write(volume.join("disk.ext4"), output("gzip", &["-dc"], &packed)).unwrap();
@@ -75,7 +77,7 @@ async fn left() -> Kept {
 
 #[tokio::test]
 async fn what_an_older_version_left_is_taken_over_whole() {
-    let mut kept = left().await;
+    let mut kept = left("").await;
     let gateway = kept.start().await;
 
     let row = async |path: &str, state: &str| {
@@ -127,4 +129,35 @@ async fn what_an_older_version_left_is_taken_over_whole() {
     })
     .await;
     assert_eq!(files["kept_back"], 2, "{files:#}");
+}
+
+/// Of several keys with one name, the newest keeps it, and all of them still open what they opened.
+#[tokio::test]
+async fn u13_keys_with_the_same_name_get_different_names() {
+    let more = fs::read_to_string(fixture("same_names.sql")).unwrap();
+    let kept = left(&more).await;
+    let gateway = kept.start().await;
+    let keys = gateway.ok("GET", "/keys", Value::Null).await;
+    let keys = keys["keys"].as_array().unwrap();
+    let name = |hint: &str| {
+        let key = keys.iter().find(|key| key["hint"] == hint);
+        key.unwrap_or_else(|| panic!("{hint}: {keys:#?}"))["name"].clone()
+    };
+    let names = ["twh_1", "twh_2", "twh_3", "twh_4", "twh_5"].map(name);
+    // The last one is revoked.
+    assert_eq!(names, ["chat (4)", "chat", "chat (3)", "chat (2)", "chat"]);
+    for (token, status) in [
+        ("twh_1", 200),
+        ("twh_2", 200),
+        ("twh_3", 200),
+        ("twh_5", 401),
+    ] {
+        let servers = gateway.raw("/api/v1/mcp/servers?project=shop");
+        let servers = servers.with("authorization", &format!("Bearer {token}"));
+        let reply = servers.get(&[]).await.collect(DEADLINE).await;
+        assert_eq!(reply.status, status, "{token}: {}", reply.text());
+    }
+    let again = json!({"name": "chat", "role": "call"});
+    let refused = gateway.rest("POST", "/keys?project=shop", again).await;
+    assert_eq!(refused.status, 409, "{}", refused.text());
 }

@@ -1,12 +1,18 @@
 // Recorded calls: lists, statistics over time, and single calls with their bodies.
-import { infiniteQueryOptions, keepPreviousData, queryOptions, useQuery } from "@tanstack/react-query";
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { api, ok, type Call } from "./client";
 
 export type Status = Call["status"];
 export const STATUSES: Status[] = ["ok", "tool_error", "error", "timeout", "cancelled", "open", "unknown"];
 
-export type Filter = { server?: string; tool?: string; project?: string; status?: Status; caller?: string; span?: string };
+export type Filter = { server?: string; tool?: string; project?: string; status?: Status; caller?: string; span?: string; view?: string };
+
+/** The view that shows one line for each tool. */
+export const TOOLS = "tools";
+
+/** Returns true if the filter has a condition in addition to the time. */
+export const isNarrowed = (filter: Filter) => Object.keys(filter).some((key) => key !== "span" && key !== "view");
 
 /** Selectable time ranges, in seconds. */
 export const SPANS: Record<string, { label: string; seconds: number }> = {
@@ -22,7 +28,7 @@ const seconds = (filter: Filter) => (SPANS[filter.span ?? DEFAULT_SPAN] ?? SPANS
 const since = (filter: Filter) => new Date(Date.now() - seconds(filter) * 1000).toISOString();
 
 function asked(filter: Filter) {
-  const { span: _, ...rest } = filter;
+  const { span: _, view: __, ...rest } = filter;
   return { ...rest, since: since(filter) };
 }
 
@@ -43,7 +49,7 @@ export const statistics = (filter: Filter) =>
     placeholderData: keepPreviousData,
     refetchInterval: 5_000,
     retry: false,
-    queryFn: ({ signal }) => ok(api.GET("/api/v1/calls/statistics", { params: { query: { ...asked(filter), buckets: 60 } }, signal })),
+    queryFn: ({ signal }) => ok(api.GET("/api/v1/calls/statistics", { params: { query: { ...asked(filter), buckets: 60, ...(filter.view === TOOLS ? { by_tool: true } : {}) } }, signal })),
   });
 
 export const call = (id: string) =>
@@ -55,18 +61,4 @@ export const call = (id: string) =>
 
 /** Returns whether a new call matches the filter. */
 export const fits = (call: Call, filter: Filter) =>
-  (["server", "tool", "project", "status", "caller"] as const).every((key) => !filter[key] || call[key] === filter[key]);
-
-/** Replaces a caller `key:ID` by the key's name, because records contain only ids. Other callers stay unchanged. */
-export function useCallerNames(): (caller: string) => string {
-  const { data } = useQuery({
-    queryKey: ["keys", "names"],
-    staleTime: 60_000,
-    retry: false,
-    queryFn: async ({ signal }) => {
-      const { keys } = await ok(api.GET("/api/v1/keys", { params: { query: { limit: 1000 } }, signal }));
-      return new Map(keys.map((key) => [`key:${key.id}`, key.name]));
-    },
-  });
-  return (caller) => data?.get(caller) ?? caller;
-}
+  (["server", "tool", "project", "status"] as const).every((key) => !filter[key] || call[key] === filter[key]) && (!filter.caller || [call.caller, call.caller_name].includes(filter.caller));

@@ -12,6 +12,7 @@ export type Server = Schemas["Server"] & { seen?: number };
 export type Tool = Schemas["Tool"];
 export type Call = Schemas["Call"];
 export type Replica = Schemas["Replica"];
+export type Attention = Schemas["Attention"];
 
 /** A problem detail (RFC 9457), or a request without a response. */
 export class ApiError extends Error {

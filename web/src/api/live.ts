@@ -2,7 +2,7 @@
 import type { QueryClient } from "@tanstack/react-query";
 
 import { store } from "../lib";
-import { api, ApiError, ok, type Call, type Server } from "./client";
+import { api, ApiError, ok, type Attention, type Call, type Server } from "./client";
 import { events, type StreamEvent } from "./sse";
 
 /** `connecting` at first; `polling` without a stream; `lost` while the gateway does not respond. */
@@ -127,6 +127,8 @@ function take(client: QueryClient, { event, data }: StreamEvent) {
     }
     case "tools":
       return void client.invalidateQueries({ queryKey: ["tools"] });
+    case "attention":
+      return void client.setQueryData<Attention>(["attention"], told as Attention);
     case "call":
       return callListeners.forEach((listener) => listener(told as Call));
     case "replicas":

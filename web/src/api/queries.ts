@@ -56,6 +56,14 @@ export const status = queryOptions({
   refetchInterval: 10_000,
 });
 
+/** The servers and tools that need a person. Pushed by the event stream. */
+export const attention = queryOptions({
+  queryKey: ["attention"],
+  retry: false,
+  queryFn: ({ signal }) => ok(api.GET("/api/v1/attention", { signal })),
+  refetchInterval: polled(5_000),
+});
+
 /** The gateways that share this one's database. */
 export const replicas = queryOptions({
   queryKey: ["replicas"],

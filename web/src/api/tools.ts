@@ -34,6 +34,13 @@ export const offer = (server: Server, tool: Tool, enabled: boolean) =>
     }),
   );
 
+/** The offered tools that have the same native name as one of this server's, in groups, if that changed a name. */
+export function clashes(server: Server, all: Tool[]): Tool[][] {
+  const offered = all.filter((tool) => tool.offered && !tool.setting?.name);
+  const groups = [...Map.groupBy(offered, (tool) => tool.native).values()];
+  return groups.filter((tools) => tools.length > 1 && tools.some((tool) => tool.server === server.name) && tools.some((tool) => tool.name !== tool.native));
+}
+
 export const matches = (tool: Tool, words: string[]) => {
   const text = `${tool.name ?? ""} ${tool.native} ${tool.server} ${tool.project ?? ""} ${tool.description}`.toLowerCase();
   return words.every((word) => text.includes(word));

@@ -19,45 +19,56 @@ import {
 import { ArrowDown, ArrowUp, Plus, Trash2 } from "lucide-react";
 import { Component, type ReactNode } from "react";
 
-import { Button, Input, Notice, Select, Textarea } from "@/ui/parts";
+import { Button, Input, Notice, Quoted, Select, Textarea } from "@/ui/parts";
 import { validator } from "./validator";
 
 type Any = Record<string, unknown>;
 
+const TYPES: Record<string, string> = { string: "text", integer: "whole number", boolean: "yes or no", array: "list", object: "group" };
+
 /** Describes the type and constraints of a value. */
 function kind(schema: RJSFSchema): string {
-  const type = Array.isArray(schema.type) ? schema.type.join(" or ") : (schema.type ?? "");
+  const types = [schema.type ?? []].flat().filter((one) => one !== "null");
+  const type = types.map((one) => TYPES[one] ?? one).join(" or ");
   const more = [
     schema.format,
-    schema.minimum !== undefined && `≥ ${schema.minimum}`,
-    schema.maximum !== undefined && `≤ ${schema.maximum}`,
+    schema.minimum !== undefined && (schema.maximum !== undefined ? `${schema.minimum} to ${schema.maximum}` : `at least ${schema.minimum}`),
+    schema.minimum === undefined && schema.maximum !== undefined && `at most ${schema.maximum}`,
     schema.minLength !== undefined && `at least ${schema.minLength} characters`,
     schema.maxLength !== undefined && `at most ${schema.maxLength} characters`,
-    schema.pattern && `/${schema.pattern}/`,
+    schema.pattern && `matches ${schema.pattern}`,
   ].filter(Boolean);
   return [type, ...more].join(", ");
 }
 
-function Field({ id, label, required, schema, rawErrors, rawDescription, children, hidden, displayLabel, errors: _errors }: FieldTemplateProps) {
+/** Returns the name of an item of a list. Undefined for other fields. */
+const itemName = (path: (string | number)[]) => (typeof path.at(-1) === "number" ? `Item ${Number(path.at(-1)) + 1}` : undefined);
+
+function Field({ id, label, required, schema, rawErrors, rawDescription, children, hidden, displayLabel, fieldPathId, errors: _errors }: FieldTemplateProps) {
   if (hidden) return <div hidden>{children}</div>;
+  const item = itemName(fieldPathId.path);
   const isRow = schema.type === "boolean";
-  const isGroup = schema.type === "object" || schema.type === "array" || !!schema.properties;
+  const isGroup = !!schema.properties || [schema.type ?? []].flat().some((one) => one === "object" || one === "array");
   if (isGroup) return <div className="min-w-0">{children}</div>;
   return (
     <div className="flex min-w-0 flex-col gap-1">
       {displayLabel && !isRow && (
-        <label htmlFor={id} className="flex items-baseline gap-2 text-sm">
-          <span className="font-mono text-[0.8125rem] font-medium break-all">
-            {label}
-            {required && <span className="text-bad" title="required"> *</span>}
-          </span>
-          <span className="text-xs break-all text-faint">{kind(schema)}</span>
+        <label htmlFor={id} className={item ? "sr-only" : "flex items-baseline gap-2 text-sm"}>
+          {item ?? (
+            <>
+              <span className="font-mono text-[0.8125rem] font-medium break-all">
+                {label}
+                {required && <span className="text-bad" title="required"> *</span>}
+              </span>
+              <span className="text-xs break-all text-faint">{kind(schema)}</span>
+            </>
+          )}
         </label>
       )}
       {children}
       {!isRow && rawDescription && (
         <p id={`${id}__description`} className="text-xs break-words whitespace-pre-line text-muted">
-          {rawDescription}
+          <Quoted text={rawDescription} />
         </p>
       )}
       {!!rawErrors?.length && (
@@ -89,7 +100,7 @@ function ObjectField({ title, description, properties, fieldPathId, schema, onAd
   if (isRoot) return <div className="flex flex-col gap-4">{shown.length || schema.additionalProperties ? fields : <p className="text-sm text-muted">There are no fields to fill in.</p>}</div>;
   return (
     <fieldset className="flex min-w-0 flex-col gap-4 rounded-md border p-3 pt-2">
-      <legend className="px-1 font-mono text-[0.8125rem] font-medium">{title}</legend>
+      <legend className="px-1 font-mono text-[0.8125rem] font-medium">{itemName(fieldPathId.path) ?? title}</legend>
       {description && <div className="-mt-2 text-xs text-muted">{description}</div>}
       {fields}
     </fieldset>
@@ -104,9 +115,9 @@ function ArrayField({ title, schema, items, canAdd, onAddClick, rawErrors, requi
           {title}
           {required && <span className="text-bad"> *</span>}
         </span>
-        <span className="text-xs text-faint">array</span>
+        <span className="text-xs text-faint">list</span>
       </legend>
-      {schema.description && <p className="text-xs whitespace-pre-line text-muted">{schema.description}</p>}
+      {schema.description && <p className="text-xs whitespace-pre-line text-muted"><Quoted text={schema.description} /></p>}
       {items}
       {canAdd && (
         <div>
@@ -226,7 +237,7 @@ function Check({ id, value, disabled, readonly, label, required, onChange, schem
       />
       <span className="min-w-0">
         <span className="font-mono text-[0.8125rem] font-medium">{label}{required && <span className="text-bad"> *</span>}</span>
-        {schema.description && <span className="block text-xs text-muted">{schema.description}</span>}
+        {schema.description && <span className="block text-xs text-muted"><Quoted text={schema.description} /></span>}
       </span>
     </label>
   );

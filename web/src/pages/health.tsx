@@ -31,7 +31,7 @@ export function Health() {
       findings.push({
         id: `server ${server.id}`,
         level: hue,
-        title: <><Link to="/servers/$id" params={{ id: server.id! }} className="font-medium hover:underline">{server.name}</Link> is {word(server.status).toLowerCase()}</>,
+        title: <><Link to="/servers/$id" params={{ id: server.id! }} className="font-medium hover:underline">{server.name}</Link> is {word(server.status) === "Failed, retrying" ? "failing, and is retried" : word(server.status).toLowerCase()}</>,
         more: server.reason,
         mend: <Mend server={server} />,
       });
@@ -53,10 +53,10 @@ export function Health() {
           <ul className="divide-y divide-line">
             {findings.map((one) => (
               <li key={one.id} className="flex flex-wrap items-center gap-x-3 gap-y-2 px-3.5 py-2.5">
-                {one.level === "bad" ? <CircleAlert aria-label="Wrong" className="size-4 shrink-0 text-bad" /> : <TriangleAlert aria-label="Doubtful" className="size-4 shrink-0 text-warn" />}
+                {one.level === "bad" ? <CircleAlert aria-label="Problem" className="size-4 shrink-0 text-bad" /> : <TriangleAlert aria-label="Warning" className="size-4 shrink-0 text-warn" />}
                 <div className="min-w-0 flex-1 basis-60">
                   <p className="text-sm">{one.title}</p>
-                  {one.more && <p className="text-xs break-words text-muted">{one.more}</p>}
+                  {one.more && <p className="text-xs break-words whitespace-pre-line text-muted">{one.more}</p>}
                 </div>
                 {one.mend}
               </li>

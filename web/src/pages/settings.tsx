@@ -15,7 +15,7 @@ export function Settings() {
   const isSet = (one: (typeof rows)[number]) => one.from !== "default";
   rows.sort((a, b) => Number(isSet(b)) - Number(isSet(a)) || a.key.localeCompare(b.key));
   return (
-    <Page title="Settings" lead="Every setting with its value and source. Change settings in the file; some take effect only after a restart." actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search settings" />}>
+    <Page title="Settings" lead="All settings, and where their values come from. Change them in the file; some changes need a restart." actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search settings" />}>
       <div className="flex flex-col gap-4">
         <Notices texts={data.problems} tone="bad" />
         <Notices texts={data.warnings} />

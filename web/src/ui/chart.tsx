@@ -31,7 +31,7 @@ export default function Chart({ times, series, format, height = 120, label }: { 
         {
           width: at.clientWidth,
           height,
-          padding: [8, 8, 0, 0],
+          padding: [8, 20, 0, 0],
           legend: { show: false },
           cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
           scales: { y: { range: (_, __, max) => [0, Math.max(max * 1.08, 1)] } },
@@ -71,5 +71,10 @@ export default function Chart({ times, series, format, height = 120, label }: { 
       plot?.destroy();
     };
   }, [times, series, format, height]);
-  return <div ref={host} role="img" aria-label={label} className="min-w-0" style={{ height }} />;
+  // The plot has a fixed width, which must not keep its parent from becoming narrower.
+  return (
+    <div role="img" aria-label={label} className="relative min-w-0" style={{ height }}>
+      <div ref={host} className="absolute inset-0 overflow-hidden" />
+    </div>
+  );
 }

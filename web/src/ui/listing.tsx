@@ -5,6 +5,7 @@ import { useState, type ReactNode } from "react";
 import { cx } from "@/lib";
 import { Confirm } from "./overlay";
 import { Button, Empty, Missing, Panel } from "./parts";
+import { direction, Heading, useSorting, type Sortable, type Sorting } from "./sort";
 
 /** The removal of an item, after a confirmation. */
 type Removal<T> = { verb: string; name: (item: T) => string; warning: string; run: (item: T) => Promise<unknown> };
@@ -70,18 +71,19 @@ export function Listing<T>({ query, label, title = label, id, columns, orders, r
   );
 }
 
-export type Column<T> = { name: string; show: (item: T) => ReactNode; wide?: boolean; right?: boolean };
+export type Column<T> = Sortable<T> & { show: (item: T) => ReactNode; wide?: boolean };
 
-/** A small table, for lists that fit on a page. */
-export function Table<T>({ label, items, columns, id }: { label: string; items: T[]; columns: Column<T>[]; id: (item: T) => string }) {
+/** A small table, for lists that fit on a page. Columns with `sort` have a button in their heading. */
+export function Table<T>({ label, items: unsorted, columns, id, initial }: { label: string; items: T[]; columns: Column<T>[]; id: (item: T) => string; initial?: Sorting }) {
+  const { items, sorting, toggle } = useSorting(unsorted, columns, initial);
   return (
     <div className="overflow-x-auto">
       <table aria-label={label} className="w-full text-sm">
         <thead>
           <tr className="border-b text-left text-xs text-faint">
             {columns.map((one) => (
-              <th key={one.name} scope="col" className={cx("h-8 px-3.5 font-medium whitespace-nowrap", one.wide && "hidden md:table-cell", one.right && "text-right")}>
-                {one.name || <span className="sr-only">Orders</span>}
+              <th key={one.name} scope="col" aria-sort={one.sort && direction(one.name, sorting)} className={cx("h-8 px-3.5 font-medium whitespace-nowrap", one.wide && "hidden md:table-cell", one.right && "text-right")}>
+                {one.name ? <Heading column={one} sorting={sorting} toggle={toggle} /> : <span className="sr-only">Actions</span>}
               </th>
             ))}
           </tr>

@@ -6,6 +6,7 @@ import { useEffect, useRef, type ComponentProps, type ReactNode } from "react";
 import { ApiError } from "@/api/client";
 import { cx } from "@/lib";
 import { useTitle } from "./media";
+import { Scroller } from "./scroller";
 
 export function Page({ title, lead, actions, children, wide }: { title: string; lead?: ReactNode; actions?: ReactNode; children: ReactNode; wide?: boolean }) {
   useTitle(title);
@@ -134,7 +135,7 @@ export function Notice({ tone = "info", children, actions }: { tone?: Tone; chil
 export const Notices = ({ texts, tone = "warn" }: { texts: string[] | undefined; tone?: Tone }) =>
   texts?.map((text) => (
     <Notice key={text} tone={tone}>
-      {text}
+      <span className="whitespace-pre-line">{text}</span>
     </Notice>
   ));
 
@@ -241,24 +242,29 @@ export function Fact({ name, children }: { name: string; children: ReactNode }) 
   );
 }
 
+/** A text, with its parts between backquotes as code. */
+export const Quoted = ({ text }: { text: string }) => text.split("`").map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part));
+
 /** A row of choices, one of which is selected. */
 export function Chips<T extends string>({ label, value, choices, onChange }: { label: string; value: T; choices: readonly (readonly [value: T, label: ReactNode])[]; onChange: (value: T) => void }) {
   return (
-    <div role="group" aria-label={label} className="flex max-w-full items-center gap-1 overflow-x-auto p-0.5">
-      {choices.map(([choice, name]) => (
-        <button
-          key={choice}
-          type="button"
-          aria-pressed={choice === value}
-          onClick={() => onChange(choice)}
-          className={cx(
-            "inline-flex h-7 shrink-0 items-center gap-1.5 rounded-md px-2 text-sm whitespace-nowrap transition-colors pointer-coarse:h-9 pointer-coarse:px-3",
-            choice === value ? "bg-line font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
-          )}
-        >
-          {name}
-        </button>
-      ))}
+    <div role="group" aria-label={label} className="max-w-full min-w-0">
+      <Scroller what="choices" className="items-center gap-1 p-0.5">
+        {choices.map(([choice, name]) => (
+          <button
+            key={choice}
+            type="button"
+            aria-pressed={choice === value}
+            onClick={() => onChange(choice)}
+            className={cx(
+              "inline-flex h-7 shrink-0 items-center gap-1.5 rounded-md px-2 text-sm whitespace-nowrap transition-colors pointer-coarse:h-9 pointer-coarse:px-3",
+              choice === value ? "bg-line font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
+            )}
+          >
+            {name}
+          </button>
+        ))}
+      </Scroller>
     </div>
   );
 }

@@ -59,14 +59,15 @@ impl Keyring for Stored<'_> {
     ) -> Result<Made, StoredError> {
         let token = auth::new_token();
         let key = NewKey {
-            project,
+            projects: project.map(std::slice::from_ref).unwrap_or_default(),
             name: &name(client),
+            visible: None,
             role: Role::Call,
             hash: &auth::hash(&token),
             hint: auth::hint(&token),
             expires_at: None,
         };
-        let id = self.store.key_put(key).await?.id;
+        let id = self.store.key_put_numbered(key).await?.id;
         Ok(Made { id, token })
     }
 

@@ -14,6 +14,7 @@ mod diff;
 pub mod keys;
 mod plan;
 mod record;
+mod twice;
 mod undo;
 
 use std::{
@@ -21,7 +22,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use config::{CLIENTS, Client, ClientFile, EditError, Machine, OnDisk, Os, Sources, data_dir};
+use config::{
+    CLIENTS, Client, ClientFile, EditError, Machine, OnDisk, Os, Sources, data_dir, nearest,
+};
 use model::ProjectId;
 
 pub use self::{plan::Wish, record::token_file};
@@ -34,7 +37,7 @@ const ENTRY_NAME: &str = "toolwharf";
 /// Why nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no client `{0}`; Toolwharf knows {known}", known = known())]
+    #[error("there is no client `{0}`; {hint}", hint = known(.0))]
     Unknown(String),
     #[error("{title} is not installed on this machine: {} not found. Install it if necessary, start it once, then try again", file.display())]
     NotInstalled { title: &'static str, file: PathBuf },
@@ -67,9 +70,12 @@ pub enum Error {
     Servers(#[from] server_files::Error),
 }
 
-fn known() -> String {
+fn known(name: &str) -> String {
     let names: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
-    names.join(", ")
+    match nearest(name, &names) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("Toolwharf knows {}", names.join(", ")),
+    }
 }
 
 /// The clients of the user who runs this process.

@@ -15,6 +15,7 @@ use super::{
     keys::{Keyring, Made},
     of, parsed,
     record::{Moved, Record},
+    twice,
 };
 use crate::{loop_detection::LoopDetection, server_files, startup};
 
@@ -46,6 +47,8 @@ pub struct Plan {
     there: Vec<ServerName>,
     /// Servers that stay in the client's file, with the reason.
     staying: Vec<(String, String)>,
+    /// Servers that stay in the client's file although Toolwharf has them too.
+    twice: Vec<String>,
     record: Option<Record>,
     token: Option<String>,
     /// The file with Toolwharf's entry, if that contains no key.
@@ -88,6 +91,7 @@ impl Clients {
         if record.is_some() {
             plan.token = self.records.key(client)?;
         }
+        plan.twice = twice::servers(&plan.own(), sources, wish.project.as_ref());
         plan.record = record;
         // If the file's text cannot be edited, that is reported here, before anything is changed.
         let ready = self.edited(&plan, PLACEHOLDER_TOKEN)?;
@@ -241,10 +245,29 @@ impl Plan {
             moving: Vec::new(),
             there: Vec::new(),
             staying: Vec::new(),
+            twice: Vec::new(),
             record: None,
             token: None,
             ready: None,
         })
+    }
+
+    /// The client's own servers that stay in its file. None if the file cannot be understood.
+    fn own(&self) -> Vec<Foreign> {
+        let text = self.base.as_deref().unwrap_or_default();
+        own(&self.bare, &self.disk.path, text).unwrap_or_default()
+    }
+
+    /// Warnings about tools that the client will see twice.
+    pub fn warnings_of_twice(&self) -> Vec<String> {
+        let title = self.client.title;
+        let warnings = self.twice.iter().map(|name| {
+            format!(
+                "`{name}` is in the file of {title} and in Toolwharf, so its tools appear twice: move the client's own \
+                 servers (--move), or remove it from the file"
+            )
+        });
+        warnings.collect()
     }
 
     /// Plans to move those of the client's own servers that Toolwharf supports.
@@ -266,13 +289,13 @@ impl Plan {
             off,
             ..
         } = server_files::movable(sources, myself, &own)?;
-        let is_off: HashSet<&str> = off.iter().map(|(name, _)| name.as_str()).collect();
+        let is_off: HashSet<&str> = off.iter().map(|off| off.name.as_str()).collect();
         added.retain(|name| !is_off.contains(name.as_str()));
         let other = "Toolwharf already has a different server with this name".to_owned();
         let clashes = clashes.iter();
         let clashes = clashes.map(|name| (name.to_string(), other.clone()));
         let lacking = off.into_iter();
-        let lacking = lacking.map(|(name, why)| (name, format!("missing: {why}")));
+        let lacking = lacking.map(|off| (off.name, format!("missing: {}", off.why)));
         self.staying = clashes
             .chain(lacking)
             .chain(refused)
@@ -308,6 +331,7 @@ impl Plan {
             notes.map(|note| format!("`{}`: {note}", one.name))
         });
         let mut warnings: Vec<String> = notes.collect();
+        warnings.extend(self.warnings_of_twice());
         if self.wish.http && self.disk.is_open_to_others() {
             let file = self.disk.path.display();
             warnings.push(format!(
@@ -321,7 +345,11 @@ impl Plan {
             diff,
             moved: self.moving.iter().map(name).collect(),
             staying: staying
-                .map(|(name, why)| api::Unusable { name, why })
+                .map(|(name, why)| api::Unusable {
+                    name,
+                    why,
+                    unset: Vec::new(),
+                })
                 .collect(),
             warnings,
         }

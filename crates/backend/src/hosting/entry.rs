@@ -13,7 +13,8 @@ use std::{
 
 use api::Wrong;
 use config::{
-    self, MAX_ITEMS, MAX_TEXT_BYTES, Reader, Unfilled, Unknown, Variables, fits, is_variable, texts,
+    self, Lookup, MAX_ITEMS, MAX_TEXT_BYTES, Reader, Unfilled, Unknown, Variables, fits,
+    is_variable, texts,
 };
 use model::{
     Declared, Launch, LoginVariables, NativeName, Origin, Place, Program, ProjectId, Reach,
@@ -142,6 +143,7 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
     let variables = Variables {
         env: &secret,
         workspace: PathBuf::new(),
+        sealed: Lookup::default(),
     };
     let mut fill = |text: &mut String| match variables.fill(text, Unknown::Keep) {
         Ok(filled) => *text = filled,

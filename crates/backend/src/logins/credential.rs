@@ -507,8 +507,10 @@ impl Credential {
         }
         tracing::warn!(server = %self.id.server, "a new sign-in is needed: {why}");
         self.set(State::Unknown);
-        if self.id.principal.is_empty() {
-            logins.wake(&self.id.server, Command::Restart);
+        match self.id.principal.is_empty() {
+            true => logins.wake(&self.id.server, Command::Restart),
+            // The server still runs, so only this reports it.
+            false => logins.report_expired(&self.id.server, &why),
         }
         self.needed(&why)
     }

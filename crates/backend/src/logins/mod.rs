@@ -363,6 +363,23 @@ impl Logins {
         }))
     }
 
+    /// Why a caller has to sign in again to a server with separate sign-ins. `None` if the sign-in works, if the caller
+    /// has never signed in, or if the server has a shared sign-in or none.
+    ///
+    /// # Errors
+    /// Database errors.
+    pub async fn expired(
+        &self,
+        spec: &ServerSpec,
+        principal: &Arc<str>,
+    ) -> store::Result<Option<String>> {
+        if self.mode(spec) != LoginMode::User {
+            return Ok(None);
+        }
+        let row = self.store.login_get(&spec.key(), principal).await?;
+        Ok(row.and_then(|row| row.needs_login))
+    }
+
     /// Signs a caller out. Revokes the tokens at the issuer if possible.
     ///
     /// # Errors
@@ -443,6 +460,13 @@ impl Logins {
         if let Some(server) = gateway.fleet().get(&id.server).cloned() {
             let whose = Some(&id.principal).filter(|whose| ***whose != *EVERYBODY);
             server.part_with(whose, CLOSE_TIMEOUT).await;
+        }
+    }
+
+    /// Reports that a caller's sign-in has expired.
+    fn report_expired(&self, server: &ServerKey, why: &str) {
+        if let Some(gateway) = self.gateway.get() {
+            gateway.report_expired_sign_in(server, why);
         }
     }
 

@@ -284,16 +284,18 @@ fn failed(error: &oauth::Error) -> Response {
 }
 
 fn page(status: StatusCode, title: &str, body: &str) -> Response {
-    const STYLE: &str = ":root{color-scheme:light dark;--page:#f3f5f9;--card:#fff;--line:#dde2ec;--text:#1b2130;--soft:#596377;--blue:#1f5fd0}\
-        @media(prefers-color-scheme:dark){:root{--page:#10131a;--card:#181c25;--line:#2b3240;--text:#e8ebf2;--soft:#9aa4b8;--blue:#2f6be0}}\
-        *{box-sizing:border-box}body{margin:0;min-height:100vh;display:flex;flex-direction:column;align-items:center;justify-content:center;\
-        padding:1rem;font:16px/1.55 system-ui,sans-serif;color:var(--text);background:var(--page)}\
-        main{width:100%;max-width:27rem;padding:2rem;background:var(--card);border:1px solid var(--line);border-radius:.9rem;overflow-wrap:anywhere}\
-        header,label{font-size:.85rem;color:var(--soft)}h1{margin:.2rem 0 1rem;font-size:1.4rem;line-height:1.25}p{margin:0 0 1rem}p:last-child{margin:0}\
-        label{display:block}input{display:block;width:100%;margin:.35rem 0 1rem;padding:.65rem .75rem;font:inherit;color:inherit;\
-        background:var(--page);border:1px solid var(--line);border-radius:.5rem}\
-        button{width:100%;padding:.7rem;font:inherit;font-weight:600;color:#fff;background:var(--blue);border:0;border-radius:.5rem;cursor:pointer}\
-        button:hover{filter:brightness(1.08)}button:focus-visible,input:focus-visible{outline:3px solid #8db4ff;outline-offset:2px}";
+    // The colours and shapes of the console (`web/src/app.css`).
+    const STYLE: &str = ":root{color-scheme:light dark;--page:light-dark(#f7f8fa,#0d0f12);--card:light-dark(#fff,#13161a);\
+        --line:light-dark(#e3e6ea,#23282f);--edge:light-dark(#c9ced6,#39414b);--text:light-dark(#15181c,#e8ebef);\
+        --soft:light-dark(#505863,#a3acb8);--accent:light-dark(#0b6a61,#45c9b8);--solid:light-dark(#0f6b62,#107a6f);\
+        --over:light-dark(#0b5850,#138a7d)}*{box-sizing:border-box}body{margin:0;min-height:100dvh;display:grid;place-items:center;\
+        padding:1rem;font:0.875rem/1.5 Inter,system-ui,sans-serif;color:var(--text);background:var(--page)}\
+        main{width:100%;max-width:25rem;padding:1.5rem;background:var(--card);border:1px solid var(--line);border-radius:.75rem;overflow-wrap:anywhere}\
+        header{font-weight:600}h1{margin:1rem 0;font-size:1.1875rem;line-height:1.3;font-weight:600}p{margin:0 0 1rem}p:last-child{margin:0}\
+        label{display:block;font-size:.8125rem;font-weight:500}input{display:block;width:100%;margin:.25rem 0 1rem;padding:.5rem .75rem;font:inherit;color:inherit;\
+        background:var(--card);border:1px solid var(--edge);border-radius:.375rem}a{color:var(--accent)}\
+        button{width:100%;padding:.5rem .75rem;font:inherit;font-weight:500;color:#fff;background:var(--solid);border:0;border-radius:.375rem;cursor:pointer}\
+        button:hover{background:var(--over)}button:focus-visible,input:focus-visible,a:focus-visible{outline:2px solid var(--accent);outline-offset:2px}";
     let mut html = String::new();
     let _ = write!(
         html,

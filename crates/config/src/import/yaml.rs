@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Foreign;
 use crate::{clients, edit::EditError};
@@ -36,7 +36,8 @@ fn of_continue(item: &Value) -> Option<Foreign> {
 
 fn of_goose(name: &str, entry: &Value) -> Foreign {
     let kind = entry["type"].as_str().unwrap_or_default();
-    let mut missing = Vec::new();
+    // Goose keeps the values of these variables in the keyring.
+    let mut keys = Map::new();
     let mut out = Map::new();
     for (key, value) in entry.as_object().into_iter().flatten() {
         let key = match key.as_str() {
@@ -46,11 +47,9 @@ fn of_goose(name: &str, entry: &Value) -> Foreign {
             "type" => continue,
             "env_keys" => {
                 let names = value.as_array().into_iter().flatten();
-                missing.extend(names.filter_map(Value::as_str).map(|name| {
-                    format!(
-                        "the variable {name}, which Goose keeps in the keyring: write it into `env`"
-                    )
-                }));
+                for name in names.filter_map(Value::as_str) {
+                    keys.insert(name.to_owned(), format!("${{{name}}}").into());
+                }
                 continue;
             }
             // For Goose, an empty list means all tools.
@@ -60,13 +59,20 @@ fn of_goose(name: &str, entry: &Value) -> Foreign {
         };
         out.insert(key.to_owned(), value.clone());
     }
+    if !keys.is_empty() {
+        let env = out.entry("env").or_insert_with(|| json!({}));
+        if let Some(env) = env.as_object_mut() {
+            for (name, reference) in keys {
+                env.entry(name).or_insert(reference);
+            }
+        }
+    }
     if entry["enabled"] == false {
         out.insert("disabled".to_owned(), true.into());
     }
     Foreign {
         name: name.to_owned(),
         entry: out.into(),
-        missing,
         skip: (!matches!(kind, "stdio" | "sse" | "streamable_http"))
             .then(|| "the extension is part of Goose itself".to_owned()),
         ..Foreign::default()

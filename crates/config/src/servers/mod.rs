@@ -20,6 +20,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use api::Wrong;
 use jsonc_parser::CollectOptions;
@@ -29,11 +30,12 @@ use model::{
     Secrets, ServerName, ServerSpec, Settings,
 };
 
-use super::interpolate::{Variables, workspace_of};
+use super::interpolate::{Lookup, Variables, workspace_of};
 use super::keys::{ENTRY_KEYS, SANDBOX_KEYS, SWITCHES, TOOLWHARF_KEYS};
 use super::names::server_name;
 use super::problem::{self, Problem, nearest};
 use super::sandbox;
+use super::sealed::SealedValues;
 use super::shape::{self, Found, PARSE_OPTIONS, duplicates, kind, printable, span};
 use super::source::{Source, Syntax};
 use confined::OwnKeys;
@@ -62,6 +64,8 @@ pub(crate) struct Outcome {
     unset: BTreeSet<String>,
     /// The number of problems about texts whose variables could not be filled in.
     unfilled: usize,
+    /// The number of problems about variables that are not set.
+    unset_problems: usize,
 }
 
 /// Why an entry is invalid.
@@ -74,6 +78,8 @@ pub struct Unfit {
     pub unset: BTreeSet<String>,
     /// True if all problems are about texts whose variables could not be filled in.
     pub is_only_unfilled: bool,
+    /// True if all problems are about variables that are not set.
+    pub is_only_unset: bool,
 }
 
 /// Keys of other clients that are ignored without a warning, although they resemble Toolwharf's keys.
@@ -99,6 +105,7 @@ pub(crate) fn parse(
     shape::servers(source, &mut file_problems, |found| {
         let mut entry = Entry::new(source, variables, settings, &found.key);
         let mut spec = entry.read(found);
+        let mut unset = entry.unset.clone();
         if !entry.problems.is_empty() {
             let form = Entry {
                 is_form: true,
@@ -106,7 +113,11 @@ pub(crate) fn parse(
             };
             spec = Some(form.unusable(found, &entry.problems));
         }
-        if let Some(spec) = spec {
+        let used = variables.sealed.take_used();
+        if let Some(mut spec) = spec {
+            unset.append(&mut entry.lacks);
+            spec.unset = unset;
+            spec.secrets.0.extend(used);
             outcome.servers.push(Parsed {
                 spec,
                 key: found.key.to_string(),
@@ -115,6 +126,7 @@ pub(crate) fn parse(
         }
         outcome.unset.append(&mut entry.unset);
         outcome.unfilled += entry.unfilled;
+        outcome.unset_problems += entry.unset_problems;
         for (all, new) in [
             (&mut outcome.entry_problems, &mut entry.problems),
             (&mut outcome.warnings, &mut entry.warnings),
@@ -128,7 +140,8 @@ pub(crate) fn parse(
     outcome
 }
 
-/// Parses a single entry as if it were in the file `path`. Returns its specification and warnings.
+/// Parses a single entry as if it were in the file `path`. Returns its specification and warnings. `sealed` supplies
+/// variables that `env` does not set.
 ///
 /// # Errors
 /// The problems, without places in a text, because the user has not seen the text.
@@ -137,12 +150,14 @@ pub fn check(
     name: &ServerName,
     entry: &serde_json::Value,
     env: &dyn Fn(&str) -> Option<String>,
+    sealed: &Arc<SealedValues>,
 ) -> Result<(ServerSpec, Vec<String>), Unfit> {
     let text = serde_json::json!({"mcpServers": {name.as_str(): entry}}).to_string();
     let source = Source::new(path, text, Syntax::Json);
     let variables = Variables {
         env,
         workspace: workspace_of(path),
+        sealed: Lookup::new(sealed.clone()),
     };
     let mut outcome = parse(&source, &variables, None);
     let mut problems = std::mem::take(&mut outcome.problems);
@@ -154,7 +169,9 @@ pub fn check(
     let words = |problems: &[Problem]| -> Vec<String> { problems.iter().map(word).collect() };
     let warnings = words(&outcome.warnings);
     let unset = outcome.unset;
-    let is_only_unfilled = !problems.is_empty() && problems.len() == outcome.unfilled;
+    let is_only = |count: usize| !problems.is_empty() && problems.len() == count;
+    let is_only_unfilled = is_only(outcome.unfilled);
+    let is_only_unset = is_only(outcome.unset_problems);
     match outcome.servers.into_iter().next() {
         Some(parsed) if problems.is_empty() => Ok((parsed.spec, warnings)),
         _ => {
@@ -167,6 +184,7 @@ pub fn check(
                 wrong: problems.iter().map(wrong).collect(),
                 unset,
                 is_only_unfilled,
+                is_only_unset,
             })
         }
     }
@@ -215,6 +233,33 @@ fn walk(value: &Value<'_>, offset: usize, path: &mut Vec<String>) {
 /// Placeholders for variables if only the form of an entry is checked: a word, or the beginning of a URL.
 const PLACEHOLDER_VALUES: [&str; 2] = ["x", "https://x.invalid"];
 
+/// Like [`check`], but the variables in `unset` will be set later. Checks everything that does not depend
+/// on their values.
+///
+/// # Errors
+/// The problems, whatever the values are.
+pub fn check_form(
+    path: &Path,
+    name: &ServerName,
+    entry: &serde_json::Value,
+    env: &dyn Fn(&str) -> Option<String>,
+    sealed: &Arc<SealedValues>,
+    unset: &BTreeSet<String>,
+) -> Result<(ServerSpec, Vec<String>), Unfit> {
+    let with = |placeholder: &dyn Fn(&str) -> String| {
+        let env = |name: &str| match unset.contains(name) {
+            true => Some(placeholder(name)),
+            false => env(name),
+        };
+        check(path, name, entry, &env, sealed)
+    };
+    let mut form = with(&|name| format!("${{{name}}}"));
+    for any in PLACEHOLDER_VALUES {
+        form = form.or_else(|_| with(&|_| any.to_owned()));
+    }
+    form
+}
+
 /// Parses an entry of a project, with the project's secrets as variables. If a secret is missing, the entry is still
 /// described, as unusable.
 ///
@@ -228,9 +273,16 @@ pub fn check_project(
 ) -> Result<ServerSpec, Unfit> {
     let path = Path::new("/");
     // First, the value of each variable `NAME` is `${NAME}`, because this form is displayed.
-    let mut form = check(path, name, entry, &|name| Some(format!("${{{name}}}")));
+    let none = Arc::default();
+    let mut form = check(
+        path,
+        name,
+        entry,
+        &|name| Some(format!("${{{name}}}")),
+        &none,
+    );
     for any in PLACEHOLDER_VALUES {
-        form = form.or_else(|_| check(path, name, entry, &|_| Some(any.to_owned())));
+        form = form.or_else(|_| check(path, name, entry, &|_| Some(any.to_owned()), &none));
     }
     let (mut form, _) = form?;
     let filled = RefCell::new(BTreeSet::new());
@@ -239,7 +291,7 @@ pub fn check_project(
         filled.borrow_mut().insert(value.clone());
         Some(value)
     };
-    let mut spec = match check(path, name, entry, &secret) {
+    let mut spec = match check(path, name, entry, &secret, &none) {
         Ok((spec, _)) => spec,
         Err(unfit) => {
             let unset: Vec<String> = unfit.unset.iter().map(|name| format!("`{name}`")).collect();
@@ -250,6 +302,7 @@ pub fn check_project(
                 ),
                 None => unfit.problems.join("; "),
             });
+            form.unset = unfit.unset;
             form
         }
     };
@@ -257,6 +310,12 @@ pub fn check_project(
     (spec.declared, spec.owner) = (Declared::Project, Some(project.clone()));
     sandbox::name(&mut spec);
     Ok(spec)
+}
+
+/// The reason without the name of its server, next to which it is shown.
+fn unnamed(reason: &str, server: &str) -> String {
+    let reason = reason.replace(&format!(" (server `{server}`)"), "");
+    reason.replace(&format!(" of server `{server}`"), "")
 }
 
 struct Entry<'e> {
@@ -272,7 +331,10 @@ struct Entry<'e> {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     unset: BTreeSet<String>,
+    /// Variables that are not set and that a disabled server needs when it is enabled.
+    lacks: BTreeSet<String>,
     unfilled: usize,
+    unset_problems: usize,
     /// Variables that are access tokens, with their places.
     tokens: Vec<(String, Range<usize>)>,
     /// Headers with values of callers.
@@ -297,7 +359,9 @@ impl<'e> Entry<'e> {
             problems: Vec::new(),
             warnings: Vec::new(),
             unset: BTreeSet::new(),
+            lacks: BTreeSet::new(),
             unfilled: 0,
+            unset_problems: 0,
             tokens: Vec::new(),
             caller_headers: BTreeMap::new(),
         }
@@ -386,7 +450,7 @@ impl<'e> Entry<'e> {
             spec.enabled = entry.is_none_or(|entry| self.enabled(entry)) && !found.is_off;
             spec
         });
-        spec.unusable = Some(problem::reason(problems));
+        spec.unusable = Some(unnamed(&problem::reason(problems), &self.server));
         spec
     }
 

@@ -189,7 +189,10 @@ impl Entry<'_> {
     ) -> Option<String> {
         match self.variables.fill(text, unknown) {
             Ok(text) => Some(text),
-            Err(_) if !self.active => Some(text.to_owned()),
+            Err(errors) if !self.active => {
+                self.note_unset(&errors);
+                Some(text.to_owned())
+            }
             Err(errors) => {
                 self.report_unfilled(&errors, &at);
                 None
@@ -202,17 +205,29 @@ impl Entry<'_> {
         let template = self.variables.template(text);
         let errors = match template {
             Ok(template) => return Some(template),
-            Err(_) if !self.active => return None,
+            Err(errors) if !self.active => {
+                self.note_unset(&errors);
+                return None;
+            }
             Err(errors) => errors,
         };
         self.report_unfilled(&errors, &at);
         None
     }
 
+    fn note_unset(&mut self, errors: &[interpolate::Error]) {
+        let unset = errors.iter().filter_map(|error| match error {
+            interpolate::Error::Unset(name) => Some(name.clone()),
+            _ => None,
+        });
+        self.lacks.extend(unset);
+    }
+
     fn report_unfilled(&mut self, errors: &[interpolate::Error], at: &Range<usize>) {
         for error in errors {
             if let interpolate::Error::Unset(name) = error {
                 self.unset.insert(name.clone());
+                self.unset_problems += 1;
             }
             let problem = self.unfilled_text(error, at.clone());
             self.unfilled += usize::from(!error.is_of_callers());

@@ -108,6 +108,9 @@ drain = "30s"                 # how long calls in flight may take at shutdown; l
 # For servers in mcp.json that Toolwharf starts. An entry can override them.
 sandbox = false               # true: in a sandbox
 packages = "newest"           # versions for npx and uvx outside a sandbox; "pinned": installed once, and updated with `toolwharf update`
+# For all servers that Toolwharf starts, also those of projects and registrations. The `env` of an entry overrides them.
+# env = { SSL_CERT_FILE = "/etc/ssl/company.pem" }   # variables with their values, which may contain `${VAR}`
+pass_env = []                 # variables passed on from the environment of `toolwharf serve`, such as "UV_INDEX_CORP_PASSWORD"
 
 [breaker]
 failures = 3                  # failed starts in a row, after which a project's own server is not started for a while
@@ -116,6 +119,7 @@ cooldown = "60s"              # time until it may be started again; an entry can
 [audit]
 enabled = true                # records tool calls before and after they are made
 bodies = "digests"            # stores digests of arguments and results; "full": the texts, without secrets
+errors = true                 # stores the first KiB of error texts, without secrets, even with "digests"
 retention_days = 90           # 0 keeps records indefinitely
 
 [hosting]

@@ -19,6 +19,9 @@ const SECRET_KEYS: [&str; 6] = [
     "webhook",
 ];
 
+/// Variables for all servers, any of which may be a secret.
+const DEFAULT_ENV: &str = "defaults.env";
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     /// With the names of its tables, such as `limits.queue_len`.
@@ -70,7 +73,7 @@ pub(crate) fn told(source: Option<&Source>) -> Vec<Setting> {
 
 pub(super) fn is_secret(key: &str) -> bool {
     let last = key.rsplit('.').next().unwrap_or(key);
-    SECRET_KEYS.contains(&last)
+    SECRET_KEYS.contains(&last) || key == DEFAULT_ENV || key.starts_with("defaults.env.")
 }
 
 /// The values in a table and its subtables, with their places.
@@ -180,7 +183,7 @@ mod tests {
     fn values_of_the_file_are_added_to_the_sample() {
         let text = "naming = \"preserve\"\n[limits]\nqueue_len = 7\n[agent]\napi_key = \"sk-1\"\nmodel = \"m\"\n\
                     [auth.oidc.corp]\nclient_secret = \"${S}\"\naccess = [{ role = \"read\" }]\n\
-                    [logins.git]\nprivate_key = \"PEM\"\n[projects.a]\nservers = [\"x\"]\n[extensions]\n\"a/b\" = { c = 1 }\n";
+                    [logins.git]\nprivate_key = \"PEM\"\n[defaults.env]\nA = \"a\"\nB = \"${B}\"\n[projects.a]\nservers = [\"x\"]\n[extensions]\n\"a/b\" = { c = 1 }\n";
         let source = Source::new(Path::new("t.toml"), text.to_owned(), Syntax::Toml);
         let all = told(Some(&source));
         let value = |key: &str| {
@@ -195,6 +198,8 @@ mod tests {
         assert_eq!(value("auth.oidc.corp.client_secret").0, r#""${S}""#);
         assert_eq!(value("auth.oidc.corp.access").0, r#"[{ role = "read" }]"#);
         assert_eq!(value("logins.git.private_key").0, "(hidden)");
+        assert_eq!(value("defaults.env.A").0, "(hidden)");
+        assert_eq!(value("defaults.env.B").0, r#""${B}""#);
         assert_eq!(value("projects.a.servers").0, r#"["x"]"#);
         assert_eq!(value("extensions.a/b").0, "{ c = 1 }");
         assert_eq!(of(&all, "limits.drain").value, None);

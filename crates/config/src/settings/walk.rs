@@ -38,6 +38,46 @@ impl Walk<'_> {
         self.note(problem.help(format!("write {write}")));
     }
 
+    /// A text with its variables filled in. Messages name `key` and never show the value. Numbers and booleans count as
+    /// text.
+    pub(super) fn filled(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Option<String> {
+        let key = printable(key);
+        let text = match value.get_ref() {
+            DeValue::String(text) => text,
+            DeValue::Integer(number) => return Some(number.as_str().to_owned()),
+            DeValue::Boolean(flag) => return Some(flag.to_string()),
+            _ => {
+                let problem = Problem::at(
+                    self.source,
+                    value.span(),
+                    format!("`{key}` is not a string"),
+                );
+                self.note(problem.help("write the value in double quotes"));
+                return None;
+            }
+        };
+        if text.contains('\0') {
+            let problem = Problem::at(
+                self.source,
+                value.span(),
+                format!("`{key}` contains a NUL character"),
+            );
+            self.note(problem.help("remove it"));
+            return None;
+        }
+        match self.variables.fill(text, Unknown::Refuse) {
+            Ok(text) => Some(text),
+            Err(errors) => {
+                for error in errors {
+                    let problem =
+                        Problem::at(self.source, value.span(), format!("{error} (`{key}`)"));
+                    self.note(problem.help(error.help()));
+                }
+                None
+            }
+        }
+    }
+
     fn note(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
@@ -177,7 +217,7 @@ impl<'t, 'i> Table<'t, 'i> {
             Ok(text) => Some(Hidden::new(text)),
             Err(errors) => {
                 for error in errors {
-                    wrong(format!("{error} (`{key}`)"), &error.help());
+                    wrong(format!("{error} (`{key}`)"), &error.help_in_settings());
                 }
                 None
             }

@@ -5,7 +5,7 @@ use model::{NativeName, Origin, ServerSpec};
 use serde_json::{Value, json};
 
 use super::{Folder, env, load};
-use crate::{Accepted, Config, ServerFile, foreign};
+use crate::{Accepted, Config, SealedValues, ServerFile, Sources, foreign};
 
 const GOOD: &str = r#"{"command": "c"}"#;
 
@@ -445,4 +445,50 @@ fn a_launched_server_gets_no_headers() {
             "{why}"
         );
     }
+}
+
+/// The environment supplies variables first, then the stored secrets. An empty variable counts as unset in the environment.
+#[test]
+fn u13_stored_secrets_supply_what_the_environment_does_not() {
+    let text = r#"{"mcpServers": {
+        "a": {"command": "c", "env": {"A": "${TOKEN}", "B": "<${STORED}>", "C": "${EMPTY:-default}"}},
+        "broken": {"command": "c", "env": {"A": "${CLOSED:-default}"}},
+        "lacking": {"command": "c", "env": {"A": "${env:NONE}", "B": "${NONE}${MORE}"}},
+        "off": {"command": "c", "args": ["${NONE}", "${STORED}"], "disabled": true}
+    }}"#;
+    let folder = Folder::new(&[("mcp.json", text)]);
+    let sources = Sources::locate(&[folder.path("mcp.json")], &env).unwrap();
+    let mut stored = SealedValues::default();
+    for name in ["TOKEN", "STORED", "EMPTY"] {
+        stored.insert(name.to_owned(), Ok(format!("secret of {name}")));
+    }
+    stored.insert("CLOSED".to_owned(), Err("it was changed".to_owned()));
+    // The copy has the secrets that are set later, too.
+    let copy = sources.clone();
+    sources.sealed.set(stored);
+    let env = |name: &str| match name {
+        "EMPTY" => Some(String::new()),
+        name => env(name),
+    };
+    let config = Config::load(&copy, &env).unwrap();
+    let a = find(&config, "a");
+    let env_of_a = &a.launch().unwrap().env;
+    assert_eq!(env_of_a["A"], "hunter2");
+    assert_eq!(env_of_a["B"], "<secret of STORED>");
+    assert_eq!(env_of_a["C"], "secret of EMPTY");
+    assert_eq!(
+        a.redact("<secret of STORED> secret of TOKEN"),
+        "<[secret]> secret of TOKEN"
+    );
+    assert!(!format!("{copy:?}{config:?}").contains("secret of"));
+    let why = find(&config, "broken").unusable.as_deref().unwrap();
+    assert!(why.contains("`CLOSED` cannot be decrypted"), "{why}");
+    let lacking = find(&config, "lacking");
+    let names: Vec<&str> = lacking.unset.iter().map(String::as_str).collect();
+    assert_eq!(names, ["MORE", "NONE"]);
+    let why = lacking.unusable.as_deref().unwrap();
+    assert!(why.contains("toolwharf secret set NONE"), "{why}");
+    let off = find(&config, "off");
+    let names: Vec<&str> = off.unset.iter().map(String::as_str).collect();
+    assert_eq!((names.as_slice(), &off.unusable), (&["NONE"][..], &None));
 }

@@ -41,14 +41,14 @@ error: the variable `NOT_SET` is not set (server `three`)
    |
  5 | "three": { "command": "…", "env": { "KEY": "…" } },
    |                                            ^^^
-  help: set NOT_SET in the environment of toolwharf, or write `${NOT_SET:-default}`
+  help: run `toolwharf secret set NOT_SET`, set NOT_SET in the environment of `toolwharf serve` and restart that, or write `${NOT_SET:-default}`
 
 error: the variable `ALSO_NOT` is not set (server `three`)
   --> mcp.json:5:50
    |
  5 | "three": { "command": "…", "env": { "KEY": "…" } },
    |                                            ^^^
-  help: set ALSO_NOT in the environment of toolwharf, or write `${ALSO_NOT:-default}`
+  help: run `toolwharf secret set ALSO_NOT`, set ALSO_NOT in the environment of `toolwharf serve` and restart that, or write `${ALSO_NOT:-default}`
 
 error: the `url` of server `four` is neither http nor https
   --> mcp.json:6:22
@@ -236,7 +236,7 @@ error: `${input:api-key}` prompts the user, which a server in the background can
    |
  8 | "e": { "url": "…" },
    |               ^^^
-  help: write `${API_KEY}` instead, and set API_KEY in the environment
+  help: write `${API_KEY}` instead, and run `toolwharf secret set API_KEY`
 
 error: `enabled` and `disabled` of server `f` contradict each other
   --> mcp.json:9:67

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::super::interpolate::Variables;
+use super::super::interpolate::{Lookup, Variables};
 use super::super::source::{Source, Syntax};
 use super::super::{ServerFile, servers, settings};
 use super::{Folder, env};
@@ -14,6 +14,7 @@ fn outcome(text: &str) -> String {
     let variables = Variables {
         env: &env,
         workspace: "/x".into(),
+        sealed: Lookup::default(),
     };
     let outcome = servers::parse(&source, &variables, None);
     let problems = outcome.problems.iter().chain(&outcome.entry_problems);
@@ -62,6 +63,7 @@ proptest! {
         let variables = Variables {
             env: &|_| None,
             workspace: "/".into(),
+            sealed: Lookup::default(),
         };
         settings::parse(&source, &variables, &mut problems);
         for problem in problems {

@@ -1,9 +1,9 @@
 //! `toolwharf.toml`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use insta::assert_snapshot;
-use model::{LogFormat, NamingPolicy, Settings, StartPolicy};
+use model::{LogFormat, NamingPolicy, Settings, StartPolicy, Surroundings};
 
 use super::super::SETTINGS_SAMPLE;
 use super::{errors, load_both, table};
@@ -53,6 +53,29 @@ fn the_settings_in_comments_of_the_sample_are_valid() {
     assert_eq!(view.naming, Some(NamingPolicy::Preserve));
     assert_eq!(view.servers.as_ref().unwrap().len(), 2);
     assert!(settings.data_dir.is_some());
+}
+
+#[test]
+fn variables_for_every_server() {
+    let text = "[defaults]\npass_env = [\"TOKEN\", \"UNSET\"]\n\
+                env = { A = \"x-${TOKEN}\", B = true, N = 5, P = \"$${TOKEN}\", D = \"${UNSET:-d}\" }\n";
+    let all = load(text).host_env;
+    let all = all.complete(&BTreeMap::new(), Surroundings::Elsewhere);
+    let all: Vec<String> = all
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    assert_eq!(
+        all,
+        [
+            "A=x-hunter2",
+            "B=true",
+            "D=d",
+            "N=5",
+            "P=${TOKEN}",
+            "TOKEN=hunter2"
+        ]
+    );
 }
 
 #[test]

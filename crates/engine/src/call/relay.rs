@@ -1,12 +1,20 @@
 //! Relays one call: queue, connection, translation between the eras, and back.
 
 mod asked;
+mod outcome;
 mod reach;
 mod response;
 mod routed;
 mod sign_in;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use mcp::{
     Era, Frame, Kind, RpcError, bridge,
@@ -14,20 +22,19 @@ use mcp::{
     elicit, extensions,
     frame::Param,
     headers::{self, ParamHeaders},
-    json::{Object, Span, Splice, excerpt, quote},
+    json::{Span, Splice, excerpt, quote},
     outbox::Weight,
     protocol::{meta, method},
     tasks,
 };
-use model::{AuditBodies, Pinning, Reach, Sharing};
-use store::CallStatus;
+use model::{Pinning, Reach, Sharing};
 use tokio::time::Instant;
 
 use crate::{
     call::steps::Steps,
     exchange::{Answer, Caller},
     life::elsewhere::MOVE_WAIT,
-    records::audit::{Intent, NotRecorded, Outcome},
+    records::audit::NotRecorded,
     server::{
         Server, advice,
         connection::Connection,
@@ -38,6 +45,8 @@ use crate::{
     shared::Shared,
     views::refusals,
 };
+
+use outcome::End;
 
 pub(crate) use asked::{ask_client, refusal};
 pub(crate) use reach::connection;
@@ -121,6 +130,8 @@ struct Relay<'a> {
     started: Instant,
     /// Set only if the call is recorded.
     steps: Option<&'a Steps>,
+    /// Set once the request has a place in the queue and, if it is recorded, the beginning of its record is durable.
+    is_accepted: AtomicBool,
 }
 
 /// Relays a request to its server and the response back. Tool calls are recorded if the audit log is enabled.
@@ -133,93 +144,19 @@ pub(crate) async fn relay(
     frame: &Frame,
     target: Target,
 ) -> Answer {
-    match shared.recorded_bodies() {
-        Some(bodies) if frame.method() == method::TOOLS_CALL && !caller.scope.is_bare => {
-            Box::pin(recorded(shared, caller, frame, target, bodies)).await
+    let is_call = frame.method() == method::TOOLS_CALL;
+    match shared.recorded_detail(target.server.key()) {
+        Some(detail) if is_call && !caller.scope.is_bare => {
+            Box::pin(outcome::recorded(shared, caller, frame, target, detail)).await
         }
         _ => {
-            Box::pin(carry(shared, caller, frame, &target, None, None))
-                .await
-                .0
+            let (answer, end) = Box::pin(carry(shared, caller, frame, &target, None, None)).await;
+            if is_call {
+                outcome::count(outcome::of(&answer, end).as_ref(), &target.server);
+            }
+            answer
         }
     }
-}
-
-/// Relays a tool call between its two audit records (P09).
-async fn recorded(
-    shared: &Arc<Shared>,
-    caller: &Caller,
-    frame: &Frame,
-    target: Target,
-    bodies: AuditBodies,
-) -> Answer {
-    let spec = &target.server.spec;
-    let redact = |text: &str| target.server.redact(text);
-    let arguments = frame.param(Param::Arguments);
-    let steps = Steps::new();
-    let mut record = None;
-    let mut opening = Box::pin(async {
-        let intent = Intent {
-            project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
-            caller: &caller.principal,
-            run: caller.run.as_deref(),
-            replay_of: caller.replay_of.as_deref(),
-            server: spec.name.as_str(),
-            tool: target.name.as_deref().unwrap_or_default(),
-            arguments: arguments.map_or(b"{}", |span| &frame.text()[span]),
-            bodies,
-            redact: &redact,
-        };
-        record = Some(shared.audit.open(intent).await?);
-        Ok(())
-    });
-    let (answer, end) = carry(
-        shared,
-        caller,
-        frame,
-        &target,
-        Some(opening.as_mut()),
-        Some(&steps),
-    )
-    .await;
-    drop(opening);
-    // Rejected calls are counted but not recorded, since their number is unlimited.
-    let Some(record) = record else { return answer };
-    let text = &answer.text;
-    let object = Object::of(text);
-    let result = object.as_ref().and_then(|answer| answer.raw("result"));
-    let failed = result
-        .and_then(Object::of)
-        .and_then(|result| result.raw("isError"));
-    let error = answer
-        .code
-        .and_then(|_| object.as_ref()?.object("error")?.string("message"));
-    let status = match (answer.code, failed) {
-        _ if end == End::TimedOut => CallStatus::Timeout,
-        (Some(_), _) => CallStatus::Error,
-        (None, Some(b"true")) => CallStatus::ToolError,
-        (None, _) => CallStatus::Ok,
-    };
-    let outcome = Outcome {
-        status,
-        error: error.as_deref(),
-        result,
-        steps: steps.reached(),
-    };
-    match record.close(outcome, &redact).await {
-        Ok(()) => answer,
-        Err(why) => {
-            let what = format!("{why}; the call was made, and its outcome will be recorded later");
-            Answer::unavailable(frame, &what)
-        }
-    }
-}
-
-/// How a call ended: information for its record that is not in the answer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Answered,
-    TimedOut,
 }
 
 async fn carry(
@@ -231,7 +168,6 @@ async fn carry(
     steps: Option<&Steps>,
 ) -> (Answer, End) {
     let server = &target.server;
-    server.count(|stats| &stats.calls);
     let relay = Relay::new(shared, caller, frame, target, steps);
     let mut outcome = relay.run(&mut opening).await;
     if let Err(failure) = outcome {
@@ -244,7 +180,7 @@ async fn carry(
         Ok(answer) => (answer, End::Answered),
         Err(Failure::NotRecorded(why)) => {
             let what = format!("{why}; the call was not made");
-            (Answer::unavailable(frame, &what), End::Answered)
+            (Answer::unavailable(frame, &what), End::Rejected)
         }
         Err(mut failure) => {
             // Over stdio, the reason contains the exit already.
@@ -254,7 +190,8 @@ async fn carry(
                 && launch.reach != Reach::Streams
                 && let Some(handle) = server.process()
             {
-                *why = Box::pin(advice::with_exit(why, &handle, launch)).await;
+                let ended = Box::pin(advice::with_exit(why, &handle, launch)).await;
+                *why = server.redact(&ended).into();
             }
             let end = match failure {
                 Failure::Timeout { .. } => End::TimedOut,
@@ -267,10 +204,10 @@ async fn carry(
             (Answer::error(frame, &relay.explain(failure)), end)
         }
     };
-    if answer.code.is_some() {
-        server.count(|stats| &stats.errors);
+    match relay.is_accepted.load(Ordering::Relaxed) {
+        true => (answer, end),
+        false => (answer, End::Rejected),
     }
-    (answer, end)
 }
 
 fn progress_token(frame: &Frame) -> Option<Span> {
@@ -303,6 +240,7 @@ impl<'a> Relay<'a> {
             token: progress_token(frame),
             started: Instant::now(),
             steps,
+            is_accepted: AtomicBool::new(false),
         }
     }
 }
@@ -318,6 +256,7 @@ impl Relay<'_> {
             if let Some(opening) = opening.take() {
                 opening.await?;
             }
+            self.accept();
             return Box::pin(self.resume(&state)).await;
         }
         if self.caller.era == Era::Modern
@@ -337,13 +276,22 @@ impl Relay<'_> {
         };
         let permit = match opening.take() {
             // `tasks/result` only waits for a running task, so it does not count as a call in flight.
-            None if self.frame.method() == tasks::RESULT => Ok(Permit::beside(self.by)),
+            None if self.frame.method() == tasks::RESULT => {
+                self.accept();
+                Ok(Permit::beside(self.by))
+            }
             None => {
                 let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
+                self.accept();
                 server.turn(place, deadline).await
             }
             Some(opening) => {
                 let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
+                let opening = async {
+                    opening.await?;
+                    self.accept();
+                    Ok::<_, NotRecorded>(())
+                };
                 // Joined, so that the call keeps its place in line while its record is written.
                 let (permit, opened) = tokio::join!(server.turn(place, deadline), opening);
                 opened?;
@@ -374,6 +322,18 @@ impl Relay<'_> {
         self.mark(Steps::sent);
         self.see_through(call, connection, permit, &mut deadline)
             .await
+    }
+
+    /// Counts the request, once, even if it is sent again after a sign-in.
+    fn accept(&self) {
+        if self.is_accepted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let is_call = self.frame.method() == method::TOOLS_CALL;
+        self.target.server.count(|stats| match is_call {
+            true => &stats.calls,
+            false => &stats.requests,
+        });
     }
 
     fn mark(&self, step: impl FnOnce(&Steps)) {

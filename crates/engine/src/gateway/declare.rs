@@ -6,8 +6,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::join_all};
 use model::{
-    Declared, NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy,
-    ToolChoice,
+    Declared, HostEnv, NativeName, Origin, ProjectId, ServerKey, ServerName, ServerSpec, Settings,
+    StartPolicy, ToolChoice,
 };
 use tokio::time::Instant;
 
@@ -94,12 +94,23 @@ impl Gateway {
         self.replace(
             |_| true,
             |fleet, shared| {
+                let host_env = fleet.settings.host_env.clone();
                 if let Some(settings) = settings {
                     fleet.settings = Arc::new(settings);
                 }
                 let known = |spec: &ServerSpec| remembered.remove(&spec.name);
                 let is_of_file = |server: &Server| server.spec.declared == Declared::File;
-                put(fleet, is_of_file, specs, known, shared)
+                let mut change = put(fleet, is_of_file, specs, known, shared);
+                if host_env != fleet.settings.host_env {
+                    // The servers of projects and registrations get the changed variables too.
+                    let others = fleet.all().filter(|server| !is_of_file(server));
+                    let others = others.map(|server| server.spec.clone()).collect();
+                    let is_other = |server: &Server| !is_of_file(server);
+                    let more = put(fleet, is_other, others, |_| None, shared);
+                    change.stopped.extend(more.stopped);
+                    change.started.extend(more.started);
+                }
+                change
             },
         );
     }
@@ -311,7 +322,8 @@ fn put(
         .collect();
     let mut started = Vec::new();
     let mut servers = Vec::with_capacity(specs.len());
-    for spec in specs {
+    for mut spec in specs {
+        give(&mut spec, &fleet.settings.host_env);
         let key = spec.key();
         let before = old.iter().find(|server| *server.key() == key);
         if let Some(server) = before.filter(|server| same_instance(&server.spec, &spec)) {
@@ -344,6 +356,15 @@ fn put(
     let stopped = old.iter().filter(|old| !is_kept(old)).cloned().collect();
     fleet.replace(is_old, servers);
     Change { stopped, started }
+}
+
+/// Gives a launched server the variables of this host.
+pub(super) fn give(spec: &mut ServerSpec, host_env: &Arc<HostEnv>) {
+    if let Origin::Launch(launch) = &mut spec.origin
+        && launch.host_env != *host_env
+    {
+        Arc::make_mut(launch).host_env = host_env.clone();
+    }
 }
 
 /// Returns whether a running instance can continue under the new spec.

@@ -11,6 +11,7 @@ use mcp::{
 };
 use model::{ServerKey, ServerSpec};
 
+use super::declare::give;
 use crate::{
     Gateway, Hindrance, StartError,
     catalog::{Item, ListKind, fetch_list},
@@ -44,7 +45,7 @@ impl From<StartError> for TrialError {
         Self {
             needs_login: error.hindrance == Some(Hindrance::Login),
             reason: error.reason,
-            stderr: error.stderr,
+            stderr: error.stderr.map(|tail| tail.text()),
         }
     }
 }
@@ -117,7 +118,11 @@ impl Gateway {
         let shared = &self.shared;
         let capabilities = shared.shared_capabilities();
         let launched = Launched::default();
-        let connecting = shared.connect.connect(spec, None, &capabilities, &launched);
+        let mut spec = spec.clone();
+        give(&mut spec, &shared.fleet().settings.host_env);
+        let connecting = shared
+            .connect
+            .connect(&spec, None, &capabilities, &launched);
         let tried = match connecting.await {
             Ok((connection, ambient)) => {
                 let tools = tokio::select! {

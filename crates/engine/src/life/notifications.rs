@@ -1,6 +1,7 @@
 //! Keeps a connected server's catalog up to date, and handles its messages that belong to no call.
 
 use std::{
+    collections::BTreeSet,
     pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -13,7 +14,8 @@ use mcp::{
     json::Splice,
     protocol::method,
 };
-use model::{Pinning, ServerKey, Sharing};
+use model::{NativeName, Pinning, ServerKey, Sharing};
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
@@ -21,7 +23,7 @@ use crate::{
     client_state::hub::{Audience, Resource},
     life::{lists::RELIST_INTERVAL, second},
     log_message,
-    records::{pinned::KeptBack, remember::News, server_cache::Told},
+    records::{event_log::Write, pinned::KeptBack, remember::News, server_cache::Told},
     scope::Scope,
     server::{Server, State, connection::Connection},
     shared::Shared,
@@ -34,6 +36,8 @@ const FETCH_RETRY_DELAY: Duration = Duration::from_secs(8);
 const MAX_AMBIENT_PER_SECOND: u32 = 100;
 /// Maximum time that calls to a restarted server wait for the comparison of its tools with the approved ones.
 const COMPARISON_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of tools that an event about kept-back tools names.
+const MAX_TOOLS_NAMED: usize = 20;
 
 impl Server {
     /// Fetches the catalog over a new connection and handles its messages until it ends. Calls `ready` once the server
@@ -171,10 +175,12 @@ impl Server {
             return;
         }
         let policy = shared.fleet().settings.pinning;
+        let before = self.pinned.kept_back();
         let seen = self.pinned.compare(tools, policy);
         if seen.is_empty() {
             return;
         }
+        self.report_kept_back(shared, &before);
         for seen in &seen {
             let (key, tool) = (self.key(), seen.tool.as_str());
             match seen.news {
@@ -193,6 +199,52 @@ impl Server {
         if !self.is_for_callers() && shared.memory.pins(self.key(), seen) {
             self.write_down(shared);
         }
+    }
+
+    /// Records a warning about tools that are kept back and were not in `before`.
+    fn report_kept_back(&self, shared: &Shared, before: &BTreeSet<NativeName>) {
+        if shared.fleet().settings.pinning != Pinning::Quarantine || self.is_for_callers() {
+            return;
+        }
+        let now = self.pinned.kept_back();
+        let tools: Vec<&NativeName> = now.difference(before).collect();
+        if tools.is_empty() {
+            return;
+        }
+        let named = tools.iter().take(MAX_TOOLS_NAMED);
+        let mut list: Vec<String> = named.clone().map(|tool| format!("`{tool}`")).collect();
+        if tools.len() > MAX_TOOLS_NAMED {
+            list.push(format!("{} more", tools.len() - MAX_TOOLS_NAMED));
+        }
+        let what = match tools.len() {
+            1 => "1 tool is kept back until its definition is approved".to_owned(),
+            count => {
+                format!("{count} tools are kept back until their definitions are approved")
+            }
+        };
+        let detail = json!({
+            "name": self.name().as_str(),
+            "message": format!("{what}: {}", list.join(", ")),
+            "count": tools.len(),
+            "tools": named.map(|tool| tool.as_str()).collect::<Vec<_>>(),
+        });
+        let is_elsewhere = {
+            let mut status = self.known.status();
+            status.warnings += 1;
+            status.elsewhere
+        };
+        // The gateway that runs the server records its events.
+        if is_elsewhere {
+            return;
+        }
+        shared.event_log.write(Write::Event {
+            project: self.spec.owner.clone(),
+            id: self.spec.id(),
+            name: self.name().clone(),
+            kind: "kept-back",
+            warning: true,
+            detail,
+        });
     }
 
     /// Replaces the catalog with a changed copy. Called only by the server's own loop.
@@ -389,9 +441,12 @@ impl Server {
 async fn write_down(shared: Arc<Shared>, key: ServerKey) {
     let tell = |told: Told<'_>| {
         let fleet = shared.fleet();
-        if let Some(server) = fleet.get(&key)
-            && server.pinned.told(&told)
-        {
+        let Some(server) = fleet.get(&key) else {
+            return;
+        };
+        let before = server.pinned.kept_back();
+        if server.pinned.told(&told) {
+            server.report_kept_back(&shared, &before);
             shared.publish_of(server, &[ListKind::Tools]);
         }
     };

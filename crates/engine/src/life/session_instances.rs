@@ -5,7 +5,7 @@
 //! its list is the longest. A session with a separate instance sees only the tools that this instance lists. Names are
 //! taken from the shared list, since calls are routed by it.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use mcp::{
@@ -176,7 +176,7 @@ async fn watch(
     mut ambient: Ambient,
 ) {
     let over = server.over.clone();
-    let mut calls = u64::MAX;
+    let mut used = u64::MAX;
     let outlived = tokens::outlived(&shared, &server, &connection);
     let mut outlived = std::pin::pin!(outlived);
     loop {
@@ -199,11 +199,11 @@ async fn watch(
             () = over.cancelled() => break,
             () = &mut outlived => break,
             () = idle => {
-                let seen = server.stats.calls.load(Ordering::Relaxed);
-                if seen == calls && server.instances.forget_unused(&connection) {
+                let seen = server.stats.used();
+                if seen == used && server.instances.forget_unused(&connection) {
                     break;
                 }
-                calls = seen;
+                used = seen;
             }
         }
     }

@@ -15,7 +15,6 @@ use std::{
 use mcp::{Era, client::Ambient, client::CallError, protocol::method};
 use model::Declared;
 use runtime::Handle;
-use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -27,9 +26,10 @@ use crate::{
     records::event_log::Write,
     server::{
         Server, State,
-        advice::advice,
+        advice::explained,
         commands::{Command, Ordered},
         connection::Connection,
+        diagnosis::{CRASH_LINES, START_LINES},
         gate::{Held, Runs},
         launch::{Hindrance, Launched, StartError},
         status::{Begin, Crash},
@@ -280,8 +280,10 @@ impl Server {
         let cause = match &connection.handle {
             Some(handle) => {
                 let exit = handle.exited().await;
-                let advice = advice(exit, self.spec.launch());
-                self.say(format!("the process ended with {exit}{advice}"));
+                let what = format!("the process ended with {exit}");
+                let (launch, stderr) = (self.spec.launch(), handle.stderr_tail());
+                let what = explained(&what, exit, launch, &stderr, CRASH_LINES);
+                self.say(self.redact(&what));
                 Cause::Exit(exit)
             }
             None => Cause::Closed(why.to_string()),
@@ -414,19 +416,19 @@ impl Server {
     /// Returns when the server has been unused for the configured time, or when it is unused and was asked to release
     /// its connection.
     async fn unused(&self, shared: &Shared) {
-        let mut calls = u64::MAX;
+        let mut used = u64::MAX;
         loop {
             let told = tokio::select! {
                 () = tokio::time::sleep(shared.limits().server_idle) => false,
                 () = self.resting.notified() => true,
             };
-            let seen = self.stats.calls.load(Ordering::Relaxed);
+            let seen = self.stats.used();
             let (in_flight, waiting) = self.load();
             let quiet = in_flight + waiting == 0 && !self.upstream.is_watching();
-            if quiet && (told || seen == calls) && matches!(self.state(), State::Ready(_)) {
+            if quiet && (told || seen == used) && matches!(self.state(), State::Ready(_)) {
                 return;
             }
-            calls = seen;
+            used = seen;
         }
     }
 
@@ -550,6 +552,7 @@ impl Driver<'_> {
             status.restarts = self.state.restarts();
             status.failures = self.state.failures();
             status.next_attempt = self.state.next_attempt();
+            status.trouble = status.next_trouble(self.state.waits());
             if changed {
                 status.since = SystemTime::now();
             }
@@ -664,14 +667,11 @@ impl Driver<'_> {
         if self.server.status().elsewhere {
             return tracing::info!(%server, "{note}");
         }
-        let mut detail = self.detail(note);
-        // The response to the registration already reports this.
-        let is_answer = matches!(note, Note::Blocked { .. })
-            && self.server.begin.get().is_none()
-            && self.server.stats.starts.load(Ordering::Relaxed) <= 1;
-        let warns = note.is_warning() && !is_answer;
+        let mut detail = self.server.detail_of(note);
+        let (kind, warns) = self.server.event_of(note);
         {
             let mut status = self.server.known.status();
+            let was_up = status.ready_at.is_some();
             match note {
                 Note::Ready => status.ready_at = Some(SystemTime::now()),
                 Note::Responsive | Note::Unresponsive { .. } | Note::Recovered { .. } => {}
@@ -682,9 +682,13 @@ impl Driver<'_> {
                     Cause::Exit(exit) => Some(*exit),
                     Cause::Start(_) | Cause::Closed(_) | Cause::Lost => None,
                 };
-                let advice = exit.map(|exit| advice(exit, self.server.spec.launch()));
-                let cause = format!("{cause}{}", advice.unwrap_or_default());
                 let stderr = self.server.last_words();
+                let (what, launch) = (cause.to_string(), self.server.spec.launch());
+                let lines = if was_up { CRASH_LINES } else { START_LINES };
+                let cause = match exit {
+                    Some(exit) => explained(&what, exit, launch, &stderr, lines),
+                    None => what,
+                };
                 detail["cause"] = cause.as_str().into();
                 detail["stderr"] = stderr.as_str().into();
                 status.last_crash = Some(Crash {
@@ -720,34 +724,10 @@ impl Driver<'_> {
             project: self.server.spec.owner.clone(),
             id: self.server.spec.id(),
             name: self.server.name().clone(),
-            kind: note.kind(),
+            kind,
             warning: warns,
             detail,
         });
-    }
-
-    fn detail(&self, note: &Note) -> Value {
-        let mut detail =
-            json!({ "name": self.server.name().as_str(), "message": note.to_string() });
-        match note {
-            Note::Crashed {
-                cause: Cause::Exit(exit),
-            } => {
-                detail["exitCode"] = exit.code.into();
-                detail["signal"] = exit.signal.into();
-                detail["outOfMemory"] = exit.out_of_memory.into();
-                detail["forkBomb"] = exit.fork_bomb.into();
-            }
-            Note::Backoff { wait, .. } | Note::Unavailable { wait, .. } => {
-                detail["waitSeconds"] = match wait.subsec_nanos() {
-                    0 => wait.as_secs().into(),
-                    _ => wait.as_secs_f64().into(),
-                };
-            }
-            Note::Unresponsive { missed } => detail["missed"] = (*missed).into(),
-            _ => {}
-        }
-        detail
     }
 }
 

@@ -8,7 +8,7 @@
 //! Every intent handed to the writer gets an outcome, wherever the call is dropped: the outcome's place in the queue is
 //! reserved before the intent is queued ([`Pending`]).
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use model::{AuditBodies, ProjectId};
 use runtime::Repeats;
@@ -40,12 +40,29 @@ const STOPPING: &str = "the gateway is stopping";
 const TOO_MANY: &str = "too many records are waiting to be written";
 const NOT_MADE: &str = "the call was not made: the database did not confirm its record in time";
 /// Limit of a recorded error text.
-const MAX_ERROR_BYTES: usize = 2_000;
+const MAX_ERROR_BYTES: usize = 1_024;
 
 /// Why a call was not recorded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the call could not be recorded: {0}")]
 pub struct NotRecorded(Arc<str>);
+
+/// The parts of a record in addition to digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Detail {
+    pub(crate) bodies: AuditBodies,
+    /// True: error texts are recorded.
+    pub(crate) errors: bool,
+}
+
+/// The part of an error text that is recorded: its first kilobyte, without secrets. Secrets are removed before the text
+/// is cut, because a part of a secret would not be recognised.
+#[must_use]
+pub fn recorded_error(text: &str, redact: impl Fn(&str) -> String) -> String {
+    let mut text = redact(text);
+    text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
+    text
+}
 
 type Done = oneshot::Sender<Result<(), NotRecorded>>;
 
@@ -74,14 +91,15 @@ pub(crate) struct Intent<'a> {
     pub(crate) replay_of: Option<&'a str>,
     /// JSON text.
     pub(crate) arguments: &'a [u8],
-    pub(crate) bodies: AuditBodies,
+    pub(crate) detail: Detail,
     /// Removes secrets.
     pub(crate) redact: &'a (dyn Fn(&str) -> String + Sync),
 }
 
 pub(crate) struct Outcome<'a> {
     pub(crate) status: CallStatus,
-    pub(crate) error: Option<&'a str>,
+    /// The message of a JSON-RPC error, or the text of a tool's own error.
+    pub(crate) error: Option<Cow<'a, str>>,
     /// JSON text.
     pub(crate) result: Option<&'a [u8]>,
     pub(crate) steps: CallSteps,
@@ -90,7 +108,7 @@ pub(crate) struct Outcome<'a> {
 /// An open record. If it is dropped without an outcome, the call counts as cancelled.
 pub(crate) struct Record {
     pending: Pending,
-    bodies: AuditBodies,
+    detail: Detail,
 }
 
 /// A call whose intent was handed to the writer, but whose outcome was not yet. If dropped, the call counts as
@@ -123,7 +141,7 @@ impl Audit {
     /// [`NotRecorded`]: the call must not be made.
     pub(crate) async fn open(&self, intent: Intent<'_>) -> Result<Record, NotRecorded> {
         let id = store::new_id();
-        let arguments = (intent.bodies == AuditBodies::Full)
+        let arguments = (intent.detail.bodies == AuditBodies::Full)
             .then(|| (intent.redact)(&String::from_utf8_lossy(intent.arguments)));
         let call = NewCall {
             id: id.clone(),
@@ -139,7 +157,7 @@ impl Audit {
         };
         Ok(Record {
             pending: self.intend(call).await?,
-            bodies: intent.bodies,
+            detail: intent.detail,
         })
     }
 
@@ -251,13 +269,10 @@ impl Record {
     ) -> Result<(), NotRecorded> {
         let result = outcome
             .result
-            .filter(|_| self.bodies == AuditBodies::Full)
+            .filter(|_| self.detail.bodies == AuditBodies::Full)
             .map(|text| redact(&String::from_utf8_lossy(text)));
-        let error = outcome.error.map(|text| {
-            let mut text = redact(text);
-            text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
-            text
-        });
+        let error = outcome.error.filter(|_| self.detail.errors);
+        let error = error.map(|text| recorded_error(&text, redact));
         let pending = &mut self.pending;
         let end = CallEnd {
             steps: outcome.steps,
@@ -507,7 +522,10 @@ mod tests {
             run: None,
             replay_of: None,
             arguments: b"{}",
-            bodies: AuditBodies::Digests,
+            detail: Detail {
+                bodies: AuditBodies::Digests,
+                errors: true,
+            },
             redact: &str::to_owned,
         };
         audit.open(intent).await
@@ -568,5 +586,19 @@ mod tests {
         ending.await;
         assert_eq!(office.rows().await[0].status, CallStatus::Cancelled);
         assert!(open(&office.audit).await.is_err());
+    }
+
+    /// The text is cut after its secrets are removed, at a character boundary.
+    #[test]
+    fn no_part_of_a_secret_is_left_at_the_end_of_an_error_text() {
+        let redact = |text: &str| text.replace("canary-secret", "[secret]");
+        let text = format!("{}canary-secret", "x".repeat(MAX_ERROR_BYTES - 6));
+        let kept = recorded_error(&text, redact);
+        assert_eq!(kept.len(), MAX_ERROR_BYTES);
+        assert!(kept.ends_with("x[secre"), "{kept}");
+        let wide = recorded_error(&"ü".repeat(MAX_ERROR_BYTES), redact);
+        assert_eq!(wide.len(), MAX_ERROR_BYTES);
+        let odd = recorded_error(&format!("x{}", "ü".repeat(MAX_ERROR_BYTES)), redact);
+        assert_eq!(odd.len(), MAX_ERROR_BYTES - 1);
     }
 }

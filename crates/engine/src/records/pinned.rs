@@ -4,7 +4,7 @@
 //! task that saves definitions, which finds out that a write failed or that the database has a different definition.
 //! Deliberately absent: where pins are stored.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use arc_swap::ArcSwap;
 use model::{NativeName, Pinning};
@@ -56,6 +56,15 @@ impl Pinned {
             return Some(KeptBack::Unkept(why.clone()));
         }
         pin.pending.is_some().then_some(KeptBack::Changed)
+    }
+
+    /// The tools that the quarantine policy keeps back.
+    pub(crate) fn kept_back(&self) -> BTreeSet<NativeName> {
+        let pins = self.pins.load();
+        let kept = pins
+            .iter()
+            .filter(|(_, pin)| pin.pending.is_some() || pin.unkept.is_some());
+        kept.map(|(tool, _)| tool.clone()).collect()
     }
 
     /// Compares the listed tools with the approved definitions. Returns the definitions to save.

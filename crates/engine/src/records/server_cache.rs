@@ -130,7 +130,8 @@ impl Memory {
                 .filter(waits)
                 .map(|seen| (seen.tool.as_str(), &*seen.digest))
                 .collect();
-            self.store.pins_approve(owner, &key.name, &waiting).await?;
+            let approved = self.store.pins_approve(owner, &key.name, &waiting, None);
+            approved.await?;
         }
         Ok(())
     }

@@ -5,31 +5,51 @@ use std::{sync::Arc, time::Duration};
 use model::Launch;
 use runtime::{Exit, Handle};
 
+use crate::server::diagnosis::{CRASH_LINES, diagnose};
+
 /// Maximum time that a failed call waits for the exit of an instance that is reached over HTTP.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 
-/// The exit, with its advice.
-pub(crate) fn ended(exit: Exit, launch: &Launch) -> String {
-    format!("it ended with {exit}{}", advice(exit, Some(launch)))
+/// The exit of an instance that was up, with its advice. `stderr` is the end of its output.
+pub(crate) fn ended(exit: Exit, launch: &Launch, stderr: &str) -> String {
+    let what = format!("it ended with {exit}");
+    explained(&what, exit, Some(launch), stderr, CRASH_LINES)
+}
+
+/// Adds the reason before `what` happened if stderr shows one, or advice after it. `lines`: the lines of stderr that are
+/// searched.
+pub(crate) fn explained(
+    what: &str,
+    exit: Exit,
+    launch: Option<&Launch>,
+    stderr: &str,
+    lines: usize,
+) -> String {
+    match memory_advice(exit, launch) {
+        Some(advice) => format!("{what}: {advice}"),
+        None => match diagnose(stderr, lines, launch).filter(|_| !exit.success()) {
+            Some(why) => format!("{why}; {what}"),
+            None => what.to_owned(),
+        },
+    }
 }
 
 /// Adds the exit of the instance to the reason why a call failed, if the exit follows soon.
 pub(crate) async fn with_exit(why: &str, handle: &Handle, launch: &Launch) -> Arc<str> {
     match tokio::time::timeout(EXIT_WAIT, handle.exited()).await {
-        Ok(exit) => format!("{why}; {}", ended(exit, launch)).into(),
+        Ok(exit) => format!("{why}; {}", ended(exit, launch, &handle.stderr_tail())).into(),
         Err(_) => why.into(),
     }
 }
 
-/// Follows the description of an exit. Empty if the user can do nothing in particular.
-pub(crate) fn advice(exit: Exit, launch: Option<&Launch>) -> String {
-    match launch.and_then(Launch::sandbox) {
-        Some(sandbox) if exit.out_of_memory => format!(
-            ": it needs more than its memory limit of {}; raise `memory` in its entry",
-            size(sandbox.limits.memory)
-        ),
-        _ => String::new(),
-    }
+/// Advice for an instance that used up its memory.
+fn memory_advice(exit: Exit, launch: Option<&Launch>) -> Option<String> {
+    let sandbox = launch.and_then(Launch::sandbox);
+    let sandbox = sandbox.filter(|_| exit.out_of_memory)?;
+    Some(format!(
+        "it needs more than its memory limit of {}; raise `memory` in its entry",
+        size(sandbox.limits.memory)
+    ))
 }
 
 fn size(bytes: u64) -> String {
@@ -88,7 +108,9 @@ mod tests {
             (1 << 30 | 1 << 29, "1536 MiB"),
         ] {
             sandbox.limits.memory = bytes;
-            let text = format!("{killed}{}", advice(killed, Some(&launch(&sandbox))));
+            let launch = launch(&sandbox);
+            let what = killed.to_string();
+            let text = explained(&what, killed, Some(&launch), "ECONNREFUSED", 1);
             let limit = format!(
                 "exit code 137 (out of memory): it needs more than its memory limit of {expected}; raise `memory` in its entry"
             );
@@ -98,9 +120,33 @@ mod tests {
             out_of_memory: false,
             ..killed
         };
-        assert_eq!(advice(crashed, Some(&launch(&sandbox))), "");
+        let plain = |exit, launch: &Launch| explained("x", exit, Some(launch), "", 1);
+        assert_eq!(plain(crashed, &launch(&sandbox)), "x");
         // Without a sandbox, the limit is the machine's.
         let on_host = Launch::new(program.clone(), Place::Host);
-        assert_eq!(advice(killed, Some(&on_host)), "");
+        assert_eq!(plain(killed, &on_host), "x");
+    }
+
+    #[test]
+    fn the_reason_is_before_the_exit() {
+        let program = Program::Command {
+            program: "x".to_owned(),
+            args: Vec::new(),
+        };
+        let launch = Launch::new(program, Place::Host);
+        let failed = Exit {
+            code: Some(2),
+            ..Exit::default()
+        };
+        let text = ended(
+            failed,
+            &launch,
+            "a\nError: connect ECONNREFUSED 127.0.0.1:5432\n",
+        );
+        assert!(
+            text.starts_with("a host that it connects to refuses"),
+            "{text}"
+        );
+        assert!(text.ends_with("; it ended with exit code 2"), "{text}");
     }
 }

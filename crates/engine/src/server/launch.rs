@@ -17,14 +17,15 @@ use mcp::{
         SignIn, Stray, Target,
     },
 };
-use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
+use model::{EraPolicy, Launch, Origin, Place, Provider, Reach, ServerSpec, Surroundings};
 use parking_lot::Mutex;
-use runtime::{Exit, Fence, Handle, Unit, VisibleFiles};
+use runtime::{Exit, Fence, Handle, Tail, Unit, VisibleFiles};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::server::{
-    advice::{advice, ended},
+    advice::{ended, explained},
     connection::{Connection, Placement},
+    diagnosis::{START_LINES, diagnose},
     gate::RemoteReplica,
     logins::{Issued, Logins},
     patience::Patience,
@@ -160,7 +161,7 @@ pub struct StartError {
     /// May be shown to clients: contains no output of the server.
     pub reason: Arc<str>,
     /// The end of the server's stderr, for logs and operators.
-    pub stderr: Option<String>,
+    pub stderr: Option<Tail>,
     /// How the instance exited, if it did by itself.
     pub exit: Option<Exit>,
     /// Nothing was started because the request cannot be met.
@@ -320,7 +321,9 @@ impl Connect for Launcher {
             // Reasons contain the command or the URL, where secrets may have been filled in (P04).
             connected.map_err(|error| StartError {
                 reason: spec.redact(&error.reason).into(),
-                stderr: error.stderr.map(|stderr| spec.redact(&stderr)),
+                stderr: error
+                    .stderr
+                    .map(|tail| tail.replaced(|text| spec.redact(text))),
                 refused: error.refused.map(|refused| Refused {
                     why: spec.redact(&refused.why).into(),
                     ..refused
@@ -536,18 +539,20 @@ impl Launcher {
             .and_then(|placement| placement.files.clone())
             .map(|files| unseen(&files, &handle.stderr_tail()))
             .unwrap_or_default();
-        let reason = match exit {
-            Some(exit) => {
-                let advice = advice(exit, Some(launch));
-                format!(
-                    "it ended with {exit} before it answered the handshake{advice}{printed}{unseen}"
-                )
-            }
-            None => format!("{failure}{printed}{unseen}"),
-        };
         handle.stop(self.stop_grace).await;
         // The stderr is complete only after the stop.
-        let stderr = handle.stderr_tail();
+        let (stderr, text) = (handle.stderr(), handle.stderr_tail());
+        let reason = match exit {
+            Some(exit) => {
+                let what = format!("it ended with {exit} before it answered the handshake");
+                explained(&what, exit, Some(launch), &text, START_LINES)
+            }
+            None => {
+                let why = diagnose(&text, START_LINES, Some(launch)).filter(|_| blocked.is_none());
+                why.map_or_else(|| failure.to_string(), |why| format!("{why}; {failure}"))
+            }
+        };
+        let reason = format!("{reason}{printed}{unseen}");
         let kind = match failure {
             ConnectError::NotLegacy(_) => ConnectErrorKind::NotLegacy,
             _ => ConnectErrorKind::Other,
@@ -556,7 +561,7 @@ impl Launcher {
             kind,
             StartError {
                 reason: reason.into(),
-                stderr: Some(stderr).filter(|text| !text.is_empty()),
+                stderr: Some(stderr).filter(|tail| !tail.0.is_empty()),
                 exit,
                 refused: None,
                 hindrance: None,
@@ -576,9 +581,10 @@ impl Launcher {
             true => StartError::hindered(none.why, Hindrance::Host),
             false => StartError::new(none.why),
         })?;
+        let surroundings = surroundings(choice.provider.as_ref().map(|(provider, _)| *provider));
         let mut unit = Unit {
             fence,
-            ..Unit::new(spec.name.to_string(), launch.clone())
+            ..Unit::new(spec.name.to_string(), launch.completed(surroundings))
         };
         // Passes the chain of gateways to a gateway that is started as a child process.
         if let (Place::Host, Some(own)) = (&launch.place, &self.identity.chain) {
@@ -589,7 +595,7 @@ impl Launcher {
         let instance = instance.map_err(|error| StartError {
             refused: Refused::of(&error),
             hindrance: matches!(error, runtime::Error::Lasting(_)).then_some(Hindrance::Host),
-            ..StartError::new(model::with_causes(&error))
+            ..StartError::new(of_installation(model::with_causes(&error)))
         })?;
         let printed = Printed::default();
         let target = match instance.stdio {
@@ -651,10 +657,30 @@ impl Launcher {
     }
 }
 
+/// Puts the cause before the output of npm or uv that the error of an installation quotes.
+fn of_installation(error: String) -> String {
+    let mut programs = [" npm says: ", " uv says: "].into_iter();
+    let said = programs.find_map(|by| error.split_once(by));
+    match said.and_then(|(_, said)| diagnose(said, START_LINES, None)) {
+        Some(why) => format!("{why}; {error}"),
+        None => error,
+    }
+}
+
+/// Returns the parts of this host that a server on this provider shares.
+fn surroundings(provider: Option<Provider>) -> Surroundings {
+    match provider {
+        None | Some(Provider::Process) => Surroundings::Host,
+        Some(Provider::Gvisor | Provider::Firecracker | Provider::Runc) => Surroundings::Container,
+        Some(Provider::E2b | Provider::Kubernetes | Provider::Swarm) => Surroundings::Elsewhere,
+    }
+}
+
 /// Waits for the exit of an instance, and describes it.
 fn exit_text(handle: &Handle, launch: Arc<Launch>) -> BoxFuture<'static, String> {
     let exited = handle.exited();
-    Box::pin(async move { ended(exited.await, &launch) })
+    let handle = handle.clone();
+    Box::pin(async move { ended(exited.await, &launch, &handle.stderr_tail()) })
 }
 
 /// The URL of an instance that is reached at a port.

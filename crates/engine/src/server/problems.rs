@@ -18,11 +18,21 @@ impl Server {
             State::Ready(_) => None,
             State::Idle if self.unmet().is_some() => self.unmet(),
             State::Idle if self.is_doubtful() => Some("it has not been started".into()),
-            State::Starting if self.catalog().info.is_none() => Some("it is still starting".into()),
+            State::Starting if self.catalog().info.is_none() => Some(self.starting()),
             // A call starts the server, or waits for its start.
             State::Idle | State::Starting => None,
             State::Down { reason, .. } => Some(reason),
             State::Stopped => Some("it is stopped".into()),
+        }
+    }
+
+    /// Describes a start. After a crash or a failed start, names that.
+    fn starting(&self) -> Arc<str> {
+        let status = self.status();
+        let has_failed = status.failures > 0 || status.restarts > 0;
+        match status.reason.filter(|_| has_failed) {
+            Some(why) => format!("it failed and is starting again: {why}").into(),
+            None => "it is still starting".into(),
         }
     }
 

@@ -9,6 +9,20 @@ use tokio::time::Instant;
 use crate::server::{connection::Placement, launch::Refused};
 use lifecycle::{Last, Phase};
 
+/// Consecutive failed starts, or waits before a restart, after which a server counts as failed.
+const MAX_FAILURES: usize = 3;
+
+/// Why a server needs a person: it will not run by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It cannot be started as configured.
+    Blocked,
+    /// It failed and is not restarted, or it failed [`MAX_FAILURES`] times in a row.
+    Failed,
+    /// It needs a sign-in, or a new one because the old one has expired.
+    SignIn,
+}
+
 /// The status of a server.
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -35,6 +49,8 @@ pub struct Status {
     pub refused: Option<Refused>,
     /// True if the server is not up because a user has to sign in first.
     pub needs_login: bool,
+    /// Set until the server runs, also during an attempt to start it.
+    pub trouble: Option<Trouble>,
     /// True if another gateway runs the server, or this gateway may not run it at the moment.
     pub elsewhere: bool,
     /// Until when callers wait for another gateway to take it over.
@@ -49,6 +65,28 @@ impl Status {
             Phase::Blocked { .. } if self.needs_login => "needs_login",
             Phase::Blocked { .. } | Phase::Running { .. } if self.elsewhere => "elsewhere",
             phase => phase.word(),
+        }
+    }
+
+    /// Returns why the server needs a person, after a change of its phase. `waits`: consecutive waits before a restart.
+    pub(crate) fn next_trouble(&self, waits: usize) -> Option<Trouble> {
+        let fails = usize::try_from(self.failures).is_ok_and(|failures| failures >= MAX_FAILURES)
+            || (waits >= MAX_FAILURES && matches!(self.phase, Phase::Backoff { .. }));
+        match self.phase {
+            Phase::Failed | Phase::Unavailable { .. } => Some(Trouble::Failed),
+            Phase::Blocked { .. } if self.elsewhere => None,
+            Phase::Blocked { .. } if self.needs_login => Some(Trouble::SignIn),
+            Phase::Blocked { .. } => Some(Trouble::Blocked),
+            Phase::Running { .. }
+            | Phase::Unresponsive
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Ending
+            | Phase::Over => None,
+            _ if fails => Some(Trouble::Failed),
+            // The cause of the trouble may still be there.
+            Phase::Starting { .. } | Phase::Restarting | Phase::Unknown { .. } => self.trouble,
+            Phase::Idle | Phase::Backoff { .. } | Phase::Parting => None,
         }
     }
 }
@@ -114,6 +152,7 @@ impl Default for Known {
                 lists: Default::default(),
                 refused: None,
                 needs_login: false,
+                trouble: None,
                 elsewhere: false,
                 moves_until: None,
             }),

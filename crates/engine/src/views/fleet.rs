@@ -240,6 +240,15 @@ impl Fleet {
         kept.collect()
     }
 
+    /// The number of a server's tools that wait for approval, without those that are switched off.
+    #[must_use]
+    pub fn awaiting_approval(&self, server: &Server) -> usize {
+        let choice = server.tool_choice();
+        let kept = self.kept_back(server);
+        let waiting = kept.iter().filter(|(tool, _)| choice.offers(tool.as_str()));
+        waiting.count()
+    }
+
     /// Returns whether a server with the same name hides this one. A server of the file hides a registered one; a
     /// server that a project declared hides both.
     fn is_hidden(&self, scope: &Scope, server: &Server) -> bool {

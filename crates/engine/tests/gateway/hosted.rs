@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engine::{Command, Warning};
+use engine::{Command, Trouble, Warning};
 use lifecycle::{Last, Rules};
 use model::{Heartbeat, Origin, Program, RestartPolicy, ServerSpec};
 use serde_json::{Value, json};
@@ -148,6 +148,45 @@ async fn h09_restart_policies_are_as_docker_has_them() {
             }
             assert_eq!(one.starts(), 2);
         }
+    }
+}
+
+/// A server that failed and is not restarted causes one warning. It needs a person until it runs again.
+#[tokio::test(start_paused = true)]
+async fn u13_the_final_failure_of_a_server_is_a_warning() {
+    let (world, one) = running(|spec| spec.restart = Some(RestartPolicy::No)).await;
+    let mut warnings = world.gateway.warnings();
+    assert_eq!(world.status("one").trouble, None);
+    one.exit(3);
+    quiet().await;
+    tokio::time::sleep(LONG_WAIT).await;
+    let told = warned(&mut warnings);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "failed");
+    let message = told[0].1["message"].as_str().unwrap();
+    assert!(message.contains("exit code 3"), "{message}");
+    assert_eq!(world.status("one").trouble, Some(Trouble::Failed));
+    world.order("one", Command::Start).await;
+    world.up(&["one"]).await;
+    assert_eq!(world.status("one").trouble, None);
+    assert!(warned(&mut warnings).is_empty());
+}
+
+/// A server needs a person after three failed starts, also while the next start is being tried.
+#[tokio::test(start_paused = true)]
+async fn u13_a_server_that_keeps_failing_needs_a_person_until_it_runs() {
+    for spec in [stdio("one"), hosted("one", |_| {})] {
+        let (world, one) = World::running(spec, |_| {}).await;
+        one.script(|script| script.dies_at_start = Some(1)).exit(1);
+        until("the third failure", || world.status("one").failures >= 3).await;
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let status = world.status("one");
+            assert_eq!(status.trouble, Some(Trouble::Failed), "{status:?}");
+        }
+        one.script(|script| script.dies_at_start = None);
+        world.up(&["one"]).await;
+        assert_eq!(world.status("one").trouble, None);
     }
 }
 

@@ -62,6 +62,23 @@ async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
     }
 }
 
+/// While a server starts again, the failure of its last attempt is named.
+#[tokio::test(start_paused = true)]
+async fn u13_a_server_that_starts_again_names_its_failure() {
+    let (world, one) = World::one(stdio("one"), |script| script.refusals = 1);
+    until("it was refused", || one.attempts().len() == 1).await;
+    one.script(|script| script.start_delay = Duration::from_secs(40));
+    until("it starts again", || one.attempts().len() == 2).await;
+    quiet().await;
+    assert_eq!(world.state("one"), "starting");
+    let why = world.server("one").absence().unwrap();
+    let reason = world.status("one").reason.unwrap();
+    assert!(why.contains(&*reason), "{why}");
+    assert!(!why.contains("still starting"), "{why}");
+    let client = world.legacy().await;
+    client.tool("x", json!({})).await.says(&reason);
+}
+
 /// A configuration change resets failures.
 #[tokio::test(start_paused = true)]
 async fn u05_a_change_of_a_server_that_is_away() {

@@ -26,8 +26,8 @@ use crate::HttpGateway;
 use auth::{Principal, Refused};
 use backend::html::{escaped, root};
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; \
-                      base-uri 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; \
+                      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// Maximum bytes of a form.
 const MAX_FORM_BYTES: usize = 16 << 10;
 /// The purpose of the page's form tokens.

@@ -80,17 +80,25 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
         places,
         ["/values/MODE", "/values/folder", "/values/API_KEY"]
     );
-    // In mcp.json, secrets are variables of the gateway.
-    let is_set = |name: &str| name == "API_KEY";
-    let wrong = filled_for(&plan, values, &[], &Place::File(&is_set)).unwrap_err();
-    assert!(wrong[0].detail.contains("mcp.json must not"), "{wrong:?}");
+    // In mcp.json, secrets are those of the configuration file. A name with another value gets a prefix.
+    let current = |name: &str| (name == "API_KEY").then(|| "other".to_owned());
+    let done = filled_for(&plan, values, &[], &Place::File(&current)).unwrap();
+    assert_eq!(done.entry["env"]["API_KEY"], "${WEATHER_API_KEY}");
+    assert_eq!(done.secrets["WEATHER_API_KEY"], "hunter2");
+    assert!(
+        done.secrets.contains_key("TOKEN"),
+        "{:?}",
+        done.secrets.keys()
+    );
+    assert_eq!(plan.already_set(&|name| name == "API_KEY"), ["API_KEY"]);
     let done = filled_for(
         &plan,
         json!({"folder": "/srv/weather"}),
         &[],
-        &Place::File(&is_set),
+        &Place::File(&current),
     )
     .unwrap();
+    assert!(done.secrets.is_empty());
     assert_eq!(
         done.entry["env"],
         json!({"API_KEY": "${API_KEY}", "UNIT": "C", "MODE": "fixed"})

@@ -190,8 +190,14 @@ fn c07_no_text_of_an_entry_is_a_variable_of_the_gateway() {
     assert_eq!(text.matches("${").count(), 4, "{text}");
     let name = model::ServerName::parse("x").unwrap();
     let secret = |_: &str| Some("hunter2".to_owned());
-    let (spec, _) =
-        config::check_entry(std::path::Path::new("/x"), &name, &filled.entry, &secret).unwrap();
+    let (spec, _) = config::check_entry(
+        std::path::Path::new("/x"),
+        &name,
+        &filled.entry,
+        &secret,
+        &Default::default(),
+    )
+    .unwrap();
     let launch = spec.launch().unwrap();
     assert_eq!(
         launch.program.args()[2..],

@@ -184,7 +184,10 @@ async fn c07_toolhive_s_file_is_read_as_a_whole() {
         .await;
     let (servers, notices) = found.unwrap();
     assert_eq!((servers.len(), notices.len()), (2, 0), "{notices:?}");
-    let listing = catalogue.get(&known, None, "weather").await.unwrap();
+    let listing = catalogue
+        .get(&known, Some("test"), "weather")
+        .await
+        .unwrap();
     assert_eq!(listing.document.name, "io.github.stacklok/weather");
     // The file can also be named by its URL. A fresh response is fetched only once.
     let by_url = format!("{url}/registry.json");
@@ -251,7 +254,7 @@ async fn c07_a_registry_that_lies_or_rambles_is_no_harm() {
         );
     }
     let error = failed(catalogue.get(&known, Some("test"), "../../admin").await);
-    assert!(matches!(error, Error::NotFound(_)), "{error}");
+    assert!(matches!(error, Error::NotFound(..)), "{error}");
 }
 
 /// Every entry of the built-in catalogue is valid and can be installed.
@@ -263,10 +266,16 @@ async fn c07_the_built_in_catalogue_is_usable_and_asks_nobody() {
     let found = catalogue.search(&known, Some("built-in"), "").await;
     let (all, notices) = found.unwrap();
     assert!(
-        all.len() >= 30 && notices.is_empty(),
+        all.len() >= 60 && notices.is_empty(),
         "{} {notices:?}",
         all.len()
     );
+    for wanted in ["playwright", "postgres", "sentry", "weather"] {
+        let is_there = all
+            .iter()
+            .any(|it| it.name == format!("dev.toolwharf/{wanted}"));
+        assert!(is_there, "{wanted}");
+    }
     for server in &all {
         let short = server.name.rsplit('/').next().unwrap();
         let listing = catalogue
@@ -286,4 +295,82 @@ async fn c07_the_built_in_catalogue_is_usable_and_asks_nobody() {
         );
     }
     assert!(!folder.path().join("registries").exists());
+}
+
+/// Every entry has its own name and package, its source, and the date on which the source was checked. None is archived.
+#[test]
+fn u13_the_built_in_catalogue_says_where_each_server_is_from() {
+    let text = include_str!("../catalogue.json");
+    let entries: Vec<Value> = serde_json::from_str(text).unwrap();
+    let names: Vec<_> = entries
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert!(names.is_sorted_by(|one, other| one < other), "{names:?}");
+    let mut targets = std::collections::BTreeSet::new();
+    for entry in &entries {
+        let name = &entry["name"];
+        let target = match entry["packages"][0]["identifier"].as_str() {
+            Some(package) => package,
+            None => entry["remotes"][0]["url"].as_str().unwrap(),
+        };
+        assert!(targets.insert(target), "{name}: {target} is there twice");
+        assert!(entry["title"].is_string(), "{name}");
+        let source = entry["repository"]["url"]
+            .as_str()
+            .or(entry["websiteUrl"].as_str());
+        let source = source.unwrap_or_else(|| panic!("{name} has no source"));
+        assert!(source.starts_with("https://"), "{name}: {source}");
+        assert!(!source.contains("archived"), "{name}: {source}");
+        let own =
+            &entry["_meta"]["io.modelcontextprotocol.registry/publisher-provided"]["dev.toolwharf"];
+        let checked = own["checked"].as_str().unwrap_or_default();
+        let is_date = checked.len() == 10
+            && checked.split('-').map(str::len).eq([4, 2, 2])
+            && checked
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'-');
+        assert!(is_date && checked >= "2026-11-28", "{name}: {checked:?}");
+        assert_ne!(own["archived"], true, "{name}");
+        for package in entry["packages"].as_array().into_iter().flatten() {
+            for variable in package["environmentVariables"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                let is_explained =
+                    variable["description"].is_string() || variable["value"].is_string();
+                assert!(is_explained, "{name}: {variable}");
+            }
+        }
+    }
+}
+
+/// A search that finds nothing, and a name that no registry lists, say how to use the official registry.
+#[tokio::test]
+async fn u13_an_empty_result_says_how_to_use_the_official_registry() {
+    let folder = tempfile::tempdir().unwrap();
+    let catalogue = Catalogue::new(folder.path());
+    let none = BTreeMap::new();
+    let hint = "[registries.official] and, on the next line, url = \"https://registry.modelcontextprotocol.io\"";
+    let (servers, notices) = catalogue
+        .search(&none, None, "no such server")
+        .await
+        .unwrap();
+    assert!(servers.is_empty());
+    assert!(
+        notices.len() == 1 && notices[0].contains(hint),
+        "{notices:?}"
+    );
+    let error = failed(catalogue.get(&none, None, "no-such-server").await);
+    assert!(error.to_string().contains(hint), "{error}");
+    let (_, notices) = catalogue.search(&none, None, "time").await.unwrap();
+    assert!(notices.is_empty(), "{notices:?}");
+    // Nothing is suggested that is used already. The built-in catalogue alone is asked here, so nothing is contacted.
+    let official = "https://registry.modelcontextprotocol.io".to_owned();
+    let known = BTreeMap::from([("official".to_owned(), official)]);
+    let found = catalogue
+        .search(&known, Some("built-in"), "no such server")
+        .await;
+    assert_eq!(found.unwrap().1, [""; 0]);
 }

@@ -6,9 +6,9 @@ use agent::{
     LedgerError, RunId,
     ledger::{CallEnd, CallId, CallStatus, Ledger, NewCall, NewRun, RunEnd},
 };
-use engine::Gateway;
+use engine::{Gateway, Scope};
 use futures_util::future::BoxFuture;
-use model::{AuditBodies, ProjectId};
+use model::{Audit, AuditBodies, ProjectId};
 use parking_lot::Mutex;
 use store::{CallWrite, Store};
 use tokio::time::Instant;
@@ -35,9 +35,20 @@ impl Records {
     }
 
     /// The recording mode of calls; `None` if they are not recorded.
-    fn recorded(&self) -> Option<AuditBodies> {
+    fn recorded(&self) -> Option<Audit> {
         let audit = &self.gateway.settings().audit;
-        audit.enabled.then_some(audit.bodies)
+        audit.enabled.then(|| audit.clone())
+    }
+
+    /// Removes the secrets of all servers that the agent can use. A native tool may have got them from another tool.
+    fn redact(&self, text: &str) -> String {
+        let scope = Scope {
+            project: self.project.clone(),
+            ..Scope::default()
+        };
+        let view = self.gateway.view(&scope);
+        let servers = view.iter().flat_map(|view| &view.servers);
+        servers.fold(text.to_owned(), |text, server| server.spec.redact(&text))
     }
 }
 
@@ -53,6 +64,7 @@ impl Ledger for Records {
                 agent: &run.agent,
                 model: &run.model,
                 conversation: run.conversation.as_deref(),
+                caller: run.caller.as_deref(),
             };
             let row = self.store.run_put(new).await.map_err(failed)?;
             Ok(RunId(row.id.into()))
@@ -62,7 +74,7 @@ impl Ledger for Records {
     fn call_open(&self, call: NewCall) -> BoxFuture<'_, Result<CallId, LedgerError>> {
         Box::pin(async move {
             let id = CallId(store::new_id().into());
-            if let Some(bodies) = self.recorded() {
+            if let Some(audit) = self.recorded() {
                 let intent = store::NewCall {
                     id: id.0.to_string(),
                     run_id: Some(call.run.0.to_string()),
@@ -71,8 +83,8 @@ impl Ledger for Records {
                     server: agent::NATIVE_SERVER.to_owned(),
                     tool: call.tool,
                     arguments_digest: model::sha256_hex(call.arguments.get()),
-                    arguments: (bodies == AuditBodies::Full)
-                        .then(|| call.arguments.get().to_owned()),
+                    arguments: (audit.bodies == AuditBodies::Full)
+                        .then(|| self.redact(call.arguments.get())),
                     started_at: store::now(),
                     replay_of: None,
                 };
@@ -89,7 +101,9 @@ impl Ledger for Records {
             let Some(began) = self.open.lock().remove(&call) else {
                 return Ok(());
             };
-            let full = self.recorded() == Some(AuditBodies::Full);
+            let audit = self.recorded().unwrap_or_default();
+            let full = audit.bodies == AuditBodies::Full;
+            let error = end.error.filter(|_| audit.errors);
             let outcome = store::CallEnd {
                 id: call.0.to_string(),
                 status: match end.status {
@@ -98,9 +112,9 @@ impl Ledger for Records {
                     CallStatus::Timeout => store::CallStatus::Timeout,
                     CallStatus::Cancelled => store::CallStatus::Cancelled,
                 },
-                error: end.error,
+                error: error.map(|text| engine::recorded_error(&text, |text| self.redact(text))),
                 result_digest: end.result.as_deref().map(model::sha256_hex),
-                result: end.result.filter(|_| full),
+                result: end.result.filter(|_| full).map(|text| self.redact(&text)),
                 finished_at: store::now(),
                 duration_us: i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX),
                 steps: store::CallSteps::default(),

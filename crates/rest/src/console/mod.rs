@@ -5,8 +5,8 @@
 //! response, creates no scripts from text (trusted types), and cannot be framed. It frames only the sandbox of Apps
 //! (`apps`). The files are in the binary, compressed (`build.rs`). Files in `assets/` have a digest in their name, so
 //! that browsers can cache them permanently; the page itself is fetched every time. The page names its files relative to
-//! the root, so it works below any path. Deliberately absent: page paths, which `web/` interprets. It shows its own page
-//! for unknown paths.
+//! the root, so it works below any path. Deliberately absent: page paths, which `web/` interprets. For unknown
+//! paths, browsers get status 404 with the page, which says that the path is unknown.
 
 mod apps;
 
@@ -33,6 +33,11 @@ const APPS: &str = "{apps}";
 
 /// The beginning of the address of each file that the page names. Vite writes it.
 const RELATIVE: &str = "=\"./";
+
+/// The typeface of the page, under a path without a digest: the sign-in page uses it, too.
+const FONT: &str = "/inter.woff2";
+/// The beginning of the path of its file.
+const FONT_FILE: &str = "assets/inter-latin-wght-normal";
 
 /// First segments of the console's paths. All of them return the page.
 const PAGES: [&str; 11] = [
@@ -62,7 +67,25 @@ pub fn router(apps: Option<&str>, prefix: &str) -> Router {
     for (path, _) in FILES.iter().filter(|(path, _)| *path != "index.html") {
         router = router.route(&format!("/{path}"), get(file));
     }
-    router
+    router = router.route(FONT, get(font));
+    let lost = move |headers: HeaderMap, uri: Uri| {
+        let shown = is_browser(&headers).then(|| page(uri));
+        async move {
+            match shown {
+                Some(shown) => (StatusCode::NOT_FOUND, shown.await).into_response(),
+                None => StatusCode::NOT_FOUND.into_response(),
+            }
+        }
+    };
+    router.fallback(lost)
+}
+
+/// Returns whether a request comes from a user who opens a page.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    accepted
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| value.contains("text/html"))
 }
 
 async fn page(apps: Arc<str>, root: String) -> Response {
@@ -89,7 +112,19 @@ async fn page(apps: Arc<str>, root: String) -> Response {
 /// Always compressed: every browser that runs the console accepts gzip.
 async fn file(uri: Uri, headers: HeaderMap) -> Response {
     let path = uri.path().trim_start_matches('/');
-    let Some((path, compressed)) = FILES.iter().find(|(known, _)| *known == path) else {
+    let cached = match path.starts_with("assets/") {
+        true => "public, max-age=31536000, immutable",
+        false => "no-cache",
+    };
+    send(&headers, cached, |known| known == path)
+}
+
+async fn font(headers: HeaderMap) -> Response {
+    send(&headers, "no-cache", |path| path.starts_with(FONT_FILE))
+}
+
+fn send(headers: &HeaderMap, cached: &str, is_it: impl Fn(&str) -> bool) -> Response {
+    let Some((path, compressed)) = FILES.iter().find(|(path, _)| is_it(path)) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let tag = format!("\"{}\"", hex::encode(&Sha256::digest(compressed)[..16]));
@@ -97,10 +132,6 @@ async fn file(uri: Uri, headers: HeaderMap) -> Response {
     if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
     }
-    let cached = match path.starts_with("assets/") {
-        true => "public, max-age=31536000, immutable",
-        false => "no-cache",
-    };
     let headers: [(HeaderName, &str); 5] = [
         (header::CONTENT_TYPE, kind(path)),
         (header::CONTENT_ENCODING, "gzip"),

@@ -5,7 +5,7 @@ use axum::routing::{delete, get, post};
 use super::DECLARED;
 use crate::{
     access::Need,
-    calls, chat, events, keys,
+    attention, calls, chat, events, keys,
     route::{AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
     runs, statistics, tools,
 };
@@ -67,6 +67,11 @@ const OF_STATISTICS: &[Parameter] = &[
         "buckets",
         Kind::Number,
         "The maximum number of buckets, 1 to 200 (default 60)",
+    ),
+    parameter(
+        "by_tool",
+        Kind::Boolean,
+        "`true` also returns figures for each tool (default false)",
     ),
 ];
 
@@ -141,6 +146,18 @@ pub(super) const RECORDS: &[Route] = &[
     .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
     Route::new(
+        "getAttention",
+        "GET /api/v1/attention",
+        READ,
+        "Show the servers and tools that need a person",
+        || get(attention::show),
+    )
+    .about(
+        "Counts the tools that wait for approval, the servers that are blocked or have failed, and the servers that need a \
+         sign-in. For each of them, the response names the server. A sign-in that only one caller uses is shown to this caller.",
+    )
+    .answers::<api::Attention>(),
+    Route::new(
         "followEvents",
         "GET /api/v1/events",
         READ,
@@ -149,7 +166,7 @@ pub(super) const RECORDS: &[Route] = &[
     )
     .about(
         "An event stream about servers (`server`: at first all servers, then each one that changes; `server_removed`), their \
-         tools (`tools`), and calls that begin or end (`call`, `calls_skipped`).",
+         tools (`tools`), the servers and tools that need a person (`attention`), and calls that begin or end (`call`, `calls_skipped`).",
     )
     .answers_text(&[("text/event-stream", "HappeningEvents")]),
     Route::new(

@@ -61,6 +61,11 @@ const OF_LOGS: &[Parameter] = &[
         Kind::Boolean,
         "`true` follows the log as an event stream (default false)",
     ),
+    parameter(
+        "timestamps",
+        Kind::Boolean,
+        "`true` puts the time at which it arrived in front of each line, in RFC 3339 with milliseconds (default false)",
+    ),
 ];
 
 pub(super) const SERVERS: &[Route] = &[
@@ -140,6 +145,15 @@ pub(super) const SERVERS: &[Route] = &[
     .tagged()
     .answers::<api::EntryChange>(),
     Route::new(
+        "getServerConfinement",
+        "GET /api/v1/mcp/servers/{id}/confinement",
+        MANAGE,
+        "Show what a server would lose in a sandbox",
+        || get(servers::confinement),
+    )
+    .about("For a server that runs without a sandbox. To put it in one, add `\"sandbox\": true` to its entry, and the keys of each loss that you want to keep. For servers of the configuration file and registered servers, only an administrator's key is accepted.")
+    .answers::<api::Confinement>(),
+    Route::new(
         "enableServer",
         "POST /api/v1/mcp/servers/{id}/enable",
         MANAGE,
@@ -194,6 +208,24 @@ pub(super) const SERVERS: &[Route] = &[
     .about("With `Accept: text/event-stream`, the response is an event stream: `message` for progress and log messages, then one `result` or `error`.")
     .takes::<bridge::CallRequest>()
     .answers_or::<api::CallResult>(&[("text/event-stream", "CallEvents")]),
+    Route::new(
+        "recordServer",
+        "PUT /api/v1/mcp/servers/{id}/recording",
+        MANAGE,
+        "Record the bodies of a server's calls for a while",
+        || put(servers::recording::begin),
+    )
+    .about("Arguments and results of calls are recorded, without secrets, even if the settings record only digests.")
+    .takes::<api::RecordingRequest>()
+    .answers::<api::Server>(),
+    Route::new(
+        "stopRecordingServer",
+        "DELETE /api/v1/mcp/servers/{id}/recording",
+        MANAGE,
+        "End a recording before its time",
+        || delete(servers::recording::end),
+    )
+    .about("The settings determine again what is recorded of the server's calls."),
     Route::new(
         "updateServer",
         "POST /api/v1/mcp/servers/{id}/update",

@@ -152,7 +152,8 @@ impl Rest {
                 }
                 let entry = restored(given.clone(), Some(&before)).map_err(|mut wrong| {
                     // Everything that is wrong with the entry is reported at once.
-                    let rest = check_entry(Path::new(""), &name, &given, &startup::env);
+                    let sealed = sources.sealed.get();
+                    let rest = check_entry(Path::new(""), &name, &given, &startup::env, &sealed);
                     wrong.extend(rest.err().into_iter().flat_map(|unfit| unfit.wrong));
                     EditError::Unfit {
                         name: name.clone(),

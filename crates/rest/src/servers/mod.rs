@@ -3,8 +3,10 @@
 //! Invariant: all servers have the same routes. Where a server is declared determines which table or file a route
 //! changes, and which role it needs. Only administrators may change commands and images.
 
+mod confinement;
 mod entry;
 mod put;
+pub(super) mod recording;
 mod target;
 mod told;
 
@@ -31,6 +33,7 @@ use serde_json::{Value, json};
 use store::{RegistrationRow, ServerRow};
 
 pub(super) use self::{
+    confinement::confinement,
     entry::{save as save_entry, show as show_entry},
     put::{Entry, file, register, save, unfit},
     target::{Source, Target},

@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
-use config::{ConfigError, ImportReport, Sources, check_project, foreign_switches, misplaced};
+use config::{ConfigError, ImportReport, Off, Sources, check_project, foreign_switches, misplaced};
 use model::{Origin, ProjectId, ServerName};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -165,7 +165,17 @@ pub fn imported((from, report): (PathBuf, ImportReport)) -> Imported {
     let words = |names: Vec<ServerName>| names.iter().map(ToString::to_string).collect();
     let unusable = |all: Vec<(String, String)>| {
         let all = all.into_iter();
-        all.map(|(name, why)| Unusable { name, why }).collect()
+        let unusable = |(name, why)| Unusable {
+            name,
+            why,
+            unset: Vec::new(),
+        };
+        all.map(unusable).collect()
+    };
+    let off = |off: Off| Unusable {
+        name: off.name,
+        why: off.why,
+        unset: off.unset,
     };
     Imported {
         file: file(from),
@@ -174,7 +184,7 @@ pub fn imported((from, report): (PathBuf, ImportReport)) -> Imported {
         clashes: words(report.clashes),
         refused: unusable(report.refused),
         skipped: unusable(report.skipped),
-        off: unusable(report.off),
+        off: report.off.into_iter().map(off).collect(),
         notes: unusable(report.notes),
         warnings: Vec::new(),
     }

@@ -29,7 +29,7 @@ use backend::{
 };
 
 /// Maximum length of a reason, in characters. It may quote a server's output.
-const MAX_REASON_CHARS: usize = 500;
+const MAX_REASON_CHARS: usize = 800;
 
 /// Time limit for reading an instance's resource usage.
 const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,6 +44,8 @@ impl Rest {
             (None, Source::Project(row)) => {
                 match check_project(&row.project_id, &row.name, &entry(row), &Default::default()) {
                     Ok(mut spec) => {
+                        // The secrets of the project are not loaded here.
+                        spec.unset.clear();
                         spec.enabled = row.enabled;
                         declared(&spec)
                     }
@@ -83,6 +85,7 @@ impl Rest {
                 }
             }
         }
+        told.bodies_recorded_until = self.gateway.recording(&target.key);
         if let Some(server) = live {
             let usage = tokio::time::timeout(USAGE_TIMEOUT, server.usage()).await;
             told.usage = usage.ok().flatten().map(used);
@@ -130,6 +133,7 @@ fn declared(spec: &ServerSpec) -> api::Server {
         sharing: spec.sharing.to_string(),
         projects: spec.projects.iter().map(ToString::to_string).collect(),
         label: spec.label.clone(),
+        unset: spec.unset.iter().cloned().collect(),
         status: if spec.enabled { "idle" } else { "disabled" }.to_owned(),
         state: lifecycle::REGISTERED.to_owned(),
         ..api::Server::default()
@@ -140,7 +144,7 @@ fn declared(spec: &ServerSpec) -> api::Server {
             let names = remote.headers.keys().chain(remote.caller_headers.keys());
             told.headers = names.cloned().collect();
         }
-        Origin::Launch(launch) => launched(&mut told, launch),
+        Origin::Launch(launch) => launched(&mut told, spec, launch),
     }
     told
 }
@@ -151,11 +155,12 @@ fn chosen(told: &mut api::Server, choice: &ToolChoice) {
     told.disabled_tools = words(&choice.disabled);
 }
 
-fn launched(told: &mut api::Server, launch: &Launch) {
-    let target = Some(told.target.clone());
+fn launched(told: &mut api::Server, spec: &ServerSpec, launch: &Launch) {
     match &launch.program {
-        Program::Image { .. } => told.image = target,
-        Program::Command { .. } => told.command = target,
+        Program::Image { .. } => told.image = Some(told.target.clone()),
+        Program::Command { program, .. } => {
+            told.command = Some(masked_url(&spec.redact(program)));
+        }
     }
     told.arguments = launch.program.args().len();
     told.environment = launch.env.keys().cloned().collect();
@@ -197,13 +202,18 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     if server.spec.enabled {
         status.word().clone_into(&mut told.status);
     }
-    // A start attempt may take minutes. While it runs, the reason of the previous failure is shown.
+    // A start attempt may take minutes. While it runs, the reason of the previous failure or crash is shown.
     let up = match status.phase {
         Phase::Running { .. } => true,
-        Phase::Starting { .. } => status.failures == 0,
+        Phase::Starting { .. } => status.failures == 0 && status.restarts == 0,
         _ => false,
     };
     let slow = slow_start(&server.spec, &status);
+    let before = status.reason.as_deref().filter(|_| !up);
+    let slow = slow.map(|slow| match before {
+        Some(reason) => format!("{reason}; {slow}"),
+        None => slow,
+    });
     let reason = match (&server.spec.unusable, &status.phase) {
         (Some(why), _) => Some(why.as_str()),
         (None, Phase::Unresponsive) => Some("the server does not answer heartbeats"),
@@ -244,7 +254,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
         told.protocol_version = Some(info.version.to_string());
     }
     told.tools = catalog.list(ListKind::Tools).len();
-    told.kept_back = fleet.kept_back(server).len();
+    told.kept_back = fleet.awaiting_approval(server);
     told.problems = server.problems();
     told.remarks = server.remarks();
     chosen(&mut told, &server.tool_choice());
@@ -252,6 +262,8 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     (told.in_flight, told.waiting) = server.load();
     told.calls = server.stats.calls.load(Ordering::Relaxed);
     told.errors = server.stats.errors.load(Ordering::Relaxed);
+    told.requests = server.stats.requests.load(Ordering::Relaxed);
+    told.refused = server.stats.refused.load(Ordering::Relaxed);
     told.starts = server.stats.starts.load(Ordering::Relaxed);
     if told.calls > 0 {
         told.error_rate = told.errors as f64 / told.calls as f64;
@@ -304,7 +316,7 @@ pub(crate) fn promise(one: &runtime::Enforced) -> Enforced {
     }
 }
 
-fn visible(one: &runtime::Visible) -> api::VisibleFile {
+pub(super) fn visible(one: &runtime::Visible) -> api::VisibleFile {
     let text = |path: &std::path::PathBuf| path.display().to_string();
     api::VisibleFile {
         path: text(&one.path),

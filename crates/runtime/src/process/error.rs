@@ -12,33 +12,34 @@ use crate::search::is_executable;
 use crate::sentinel;
 use crate::unit::Unit;
 
+/// The texts do not name the server, because they are shown next to its name.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration names something that does not exist.
-    #[error("server `{label}`: command `{program}` not found {place}; {way_out}")]
+    #[error("command `{program}` not found {place}; {way_out}")]
     NotFound {
         label: String,
         program: String,
         place: String,
         way_out: String,
     },
-    #[error("server `{label}`: cannot run `{program}`: {why}")]
+    #[error("cannot run `{program}`: {why}")]
     NotExecutable {
         label: String,
         program: String,
         why: String,
     },
-    #[error("server `{label}`: working directory `{}` {why}", cwd.display())]
+    #[error("working directory `{}` {why}", cwd.display())]
     Cwd {
         label: String,
         cwd: PathBuf,
         why: String,
     },
     /// The request is invalid for any program.
-    #[error("server `{label}`: {what}")]
+    #[error("{what}")]
     Invalid { label: String, what: String },
     /// The host has run out of a resource.
-    #[error("server `{label}`: cannot start `{program}`{way_out}")]
+    #[error("cannot start `{program}`{way_out}")]
     Spawn {
         label: String,
         program: String,
@@ -46,7 +47,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("server `{label}` is not started, because the sentinel is not running")]
+    #[error("it is not started, because the sentinel is not running")]
     Sentinel {
         label: String,
         #[source]
@@ -55,7 +56,7 @@ pub enum Error {
     /// From [`super::Spawner::new`].
     #[error("cannot start child processes")]
     Start(#[source] sentinel::Error),
-    #[error("server `{label}` is not started: Toolwharf is stopping")]
+    #[error("it is not started: Toolwharf is stopping")]
     Stopping { label: String },
 }
 

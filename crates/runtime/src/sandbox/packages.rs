@@ -23,8 +23,8 @@
 //! - A version is published only if its lock file shows that every package comes from a configured registry and has a
 //!   hash.
 //! - npm and uv come from the `PATH` of this process, and get this process's registry and proxy settings (`sources`).
-//!   From a server, they get only the package names and versions that [`Request::parse`] accepts, and no variables or
-//!   paths.
+//!   Variables in the settings, which are for all servers, count as this process's. From a server, they get only the
+//!   package names and versions that [`Request::parse`] accepts, and no variables or paths.
 //! - A version is either complete or absent. An incomplete version left by a crash is never started;
 //!   [`Packages::sweep`] removes it.
 //! - The content of a package does not influence which host files its sandbox sees.
@@ -166,7 +166,10 @@ impl Packages {
         };
         let folder = match known {
             Some(folder) => folder,
-            None => self.installed(&unit.label, &request, &cache).await?,
+            None => {
+                let env = &unit.launch.host_env;
+                self.installed(&unit.label, &request, &cache, env).await?
+            }
         };
         let launch = Arc::clone(&unit.launch);
         blocking(move || {
@@ -236,7 +239,8 @@ impl Packages {
     pub async fn newest(&self, label: &str, launch: &Launch) -> Result<String, Error> {
         let request = Arc::new(self.asked(launch)?);
         let cache = Cache::new(&self.dir, &request);
-        self.updated(label, &request, &cache).await
+        self.updated(label, &request, &cache, &launch.host_env)
+            .await
     }
 
     /// Pins an installed version. Servers use it from their next start.

@@ -7,6 +7,7 @@
 //! - Read-only: what the command line needs ([`needs`]), without the secrets in it ([`hidden`]).
 //! - Read-only, for a pinned package: its whole folder, and the interpreter that runs it. Links and `#!` lines in the
 //!   package make nothing else visible.
+//! - Read-only: files of CA certificates that the server's variables name.
 //! - The server's `mounts`, `show` paths and volumes.
 //! - Read-only: the instance's own control group below `/sys/fs/cgroup`, where Java and .NET read their memory limit.
 //! - A separate `/proc`, a minimal `/dev`, and scratch space that ends with the instance: `/tmp` (also as `/var/tmp`;

@@ -140,10 +140,10 @@ server.serve_forever()
 
 async fn listening(instance: &runtime::Instance) {
     let (tail, mut lines) = instance.handle.follow_stderr();
-    if !tail.contains("listening") {
+    if !tail.text().contains("listening") {
         let waiting = async {
             while let Some(line) = lines.next().await {
-                if line.is_ok_and(|line| line.contains("listening")) {
+                if line.is_ok_and(|line| line.text.contains("listening")) {
                     return;
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use model::ServerKey;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use store::{Sight, Store, Topic};
 
@@ -44,9 +45,19 @@ async fn a_change_is_told_once_and_of_its_project_only() {
 
     ok(store.secret_put(&mine, &secret("KEY", 1, &[1]))).await;
     assert_eq!(look(store, &mut sight).await, [of("mine")]);
+    let till = ServerKey {
+        owner: Some(shop.clone()),
+        name: server("till"),
+    };
+    let later = store::now() + Duration::from_secs(60);
+    store.recording_put(&till, later).await.unwrap();
+    assert_eq!(look(store, &mut sight).await, [Topic::Recordings]);
     store.secret_delete(&mine, "KEY").await.unwrap();
     store.server_delete(&shop, &server("till")).await.unwrap();
     assert_eq!(look(store, &mut sight).await, [of("mine"), of("shop")]);
+    ok(store.config_secret_put(&secret("KEY", 1, &[1]))).await;
+    store.config_secret_delete("KEY").await.unwrap();
+    assert_eq!(look(store, &mut sight).await, [Topic::Secrets]);
     // The project's keys and its registered servers are deleted too.
     store.project_delete(&shop).await.unwrap();
     let gone = [Topic::Keys, Topic::Servers, of("shop")];

@@ -117,7 +117,7 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
     for (what, tool, digest) in [("pins_seen", text, "d"), ("digest", "t", text)] {
         let seen = [seen(tool, digest, "")];
         all.push(what, store.pins_seen(None, &name, &seen).await);
-        call!(pins_approve(None, &name, &[(tool, digest)]));
+        call!(pins_approve(None, &name, &[(tool, digest)], None));
     }
     let catalog = snapshot(&name, text, "");
     call!(snapshot_put(None, catalog));
@@ -127,6 +127,8 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
     };
     call!(key_put(key));
     call!(key_by_hash(text));
+    call!(key_named(Some(&id), text));
+    call!(key_names(&[text]));
     call!(key_list(None, &page));
     call!(key_revoke(None, text));
     call!(keys_touch(&[(text.to_owned(), store::now())]));

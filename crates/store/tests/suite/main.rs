@@ -13,6 +13,7 @@ mod faults;
 mod hostile;
 mod keys;
 mod quotas;
+mod recordings;
 mod registrations;
 mod registry;
 mod replicas;

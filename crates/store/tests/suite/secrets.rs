@@ -7,6 +7,7 @@ use crate::support::{Db, ok, project, secret};
 
 on_both!(
     secrets,
+    u13_secrets_of_the_configuration_file,
     two_writers_of_a_secret,
     secrets_of_two_projects_are_apart,
     the_master_key_is_set_once,
@@ -53,6 +54,29 @@ async fn secrets(db: &Db) {
     store.secret_delete(&id, "A").await.unwrap();
     assert_error!(store.secret_delete(&id, "A").await, NotFound);
     assert_error!(store.secret_get(&id, "A").await, NotFound);
+}
+
+async fn u13_secrets_of_the_configuration_file(db: &Db) {
+    let store = &db.store;
+    let first = ok(store.config_secret_put(&secret("B", 0, b"\0one\xff"))).await;
+    assert_eq!((first.name.as_str(), first.version), ("B", 1));
+    let second = ok(store.config_secret_put(&secret("B", 0, b"two"))).await;
+    assert_eq!((second.version, second.created_at), (2, first.created_at));
+    ok(store.config_secret_put(&secret("A", 0, b"a"))).await;
+    let all = store.config_secret_all().await.unwrap();
+    assert_eq!(all, [secret("A", 1, b"a"), secret("B", 2, b"two")]);
+    let page = store.config_secret_list(&Page::after("A", 5)).await;
+    assert_eq!(page.unwrap(), [second]);
+    store.config_secret_delete("A").await.unwrap();
+    assert_error!(store.config_secret_delete("A").await, NotFound);
+
+    for number in 1..store::MAX_CONFIG_SECRETS {
+        let name = format!("N{number}");
+        ok(store.config_secret_put(&secret(&name, 0, b"x"))).await;
+    }
+    let many = store.config_secret_put(&secret("MANY", 0, b"x")).await;
+    assert_error!(many, Conflict);
+    ok(store.config_secret_put(&secret("B", 0, b"three"))).await;
 }
 
 async fn two_writers_of_a_secret(db: &Db) {

@@ -107,14 +107,16 @@ pub(crate) fn new_run(project: Option<&ProjectId>) -> NewRun<'_> {
         agent: "cook",
         model: "m-1",
         conversation: None,
+        caller: None,
     }
 }
 
-/// A key that may call tools.
+/// A key that may call tools. Its hash is its name, too.
 pub(crate) fn new_key<'a>(project: Option<&'a ProjectId>, hash: &'a str) -> NewKey<'a> {
     NewKey {
-        project,
-        name: "k",
+        projects: project.map(std::slice::from_ref).unwrap_or_default(),
+        name: hash,
+        visible: None,
         role: Role::Call,
         hash,
         hint: "wharf_…1234",

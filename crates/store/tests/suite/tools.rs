@@ -84,7 +84,11 @@ async fn pins(db: &Db) {
         assert_eq!(see(&both).await, first);
 
         see(&[seen("a", "4")]).await;
-        let approve = async |digest| store.pins_approve(scope, &name, &[("a", digest)]).await;
+        let approve = async |digest| {
+            store
+                .pins_approve(scope, &name, &[("a", digest)], None)
+                .await
+        };
         assert_error!(approve("sha256:3").await, Conflict);
         approve("sha256:4").await.unwrap();
         let approved = &store.pin_list(scope, &name).await.unwrap()[0];
@@ -94,7 +98,9 @@ async fn pins(db: &Db) {
         );
         assert_eq!(approved.definition, seen("a", "4").definition);
         assert_error!(approve("sha256:4").await, Conflict);
-        let result = store.pins_approve(scope, &name, &[("none", "x")]).await;
+        let result = store
+            .pins_approve(scope, &name, &[("none", "x")], None)
+            .await;
         assert_error!(result, NotFound);
     }
     let other = db.project("other").await;
@@ -159,7 +165,7 @@ async fn a_pin_belongs_to_a_configuration(db: &Db) {
         ];
         assert_eq!(changes(db, scope).await, expected);
         see("w", "a", "4").await;
-        ok(store.pins_approve(scope, &name, &[("a", "sha256:4")])).await;
+        ok(store.pins_approve(scope, &name, &[("a", "sha256:4")], Some("key:1"))).await;
         assert_eq!(changes(db, scope).await[0], ["approved", "a", "3", "4"]);
     }
     store.project_delete(&id).await.unwrap();
@@ -178,7 +184,7 @@ async fn several_are_approved_or_none(db: &Db) {
     let waiting = see("2").await;
     let approve = async |b| {
         let tools = [("a", "sha256:2"), ("b", b)];
-        store.pins_approve(None, &name, &tools).await
+        store.pins_approve(None, &name, &tools, None).await
     };
     assert_error!(approve("sha256:3").await, Conflict);
     assert_eq!(store.pin_list(None, &name).await.unwrap(), waiting);

@@ -3,22 +3,27 @@
 //! Invariant: a variable's value may come from the environment of the command line (`--env KEY`), so that no secret
 //! needs to be in the arguments.
 
+mod typo;
+
 use crate::cli::prompt::stdin;
 use std::{env, ffi::OsString};
 
 use api::Server;
-use clap::{Parser, error::ErrorKind};
+use clap::{FromArgMatches, error::ErrorKind};
+use config::nearest;
 use http::header;
 use hyper::Method;
 use model::{ProjectId, Provider, RestartPolicy, ServerName};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, Output, Usage,
+    Context, Output, Usage, clashes,
     http::{Api, Refused, of_project},
     names, print,
     reach::{Place, own},
-    servers::{connected, said_name, warn},
+    secrets,
+    servers::{connected, said_name, usable, warn},
+    values,
 };
 use crate::cli::http::of_server;
 use backend::server_files;
@@ -47,19 +52,19 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "WHEN")]
     start: Option<Start>,
     /// Seconds between two health checks.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
     heartbeat: Option<u64>,
     /// The maximum number of concurrent calls.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
     max_concurrency: Option<u64>,
     /// Timeout of a call, in seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
     timeout: Option<u64>,
     /// Replace an existing server of this name.
     #[arg(long)]
     force: bool,
     /// Maximum time to wait until the server connects, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = values::wait)]
     wait: u64,
     /// Add the server to this project instead of the configuration file.
     #[arg(long, add = names::projects())]
@@ -87,7 +92,7 @@ struct RemoteArgs {
 }
 
 /// Options of the sandbox. Each of them also turns the sandbox on.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 struct ConfinedArgs {
     /// Run the server in a sandbox, without network and without files of this host except its program.
     #[arg(long, value_name = "PROVIDER", num_args = 0..=1, require_equals = true)]
@@ -112,7 +117,7 @@ struct ConfinedArgs {
     #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
     /// Limit of processes and threads.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
     pids: Option<u64>,
     /// Do not start the server if a limit cannot be enforced.
     #[arg(long)]
@@ -141,17 +146,21 @@ enum Start {
 
 /// Parses a command line. As in `claude mcp add`, options may also follow a URL. clap would take them for the arguments
 /// of a command, so they are moved before the URL. `add` returns the arguments of `add`, if that is the command.
-pub(super) fn parse<T: Parser>(
+///
+/// `command` is the grammar.
+pub(super) fn parse<T: FromArgMatches>(
     mut words: Vec<OsString>,
+    command: impl Fn() -> clap::Command,
     add: impl Fn(&T) -> Option<&Args>,
 ) -> Result<T, clap::Error> {
-    let parsed = T::try_parse_from(&words)?;
+    let parsed = parse_as_is::<T>(&words, &command)?;
     let Some(args) = add(&parsed).filter(|args| args.image.is_none() && !args.json) else {
         return Ok(parsed);
     };
     let Some((url, behind)) = args.what.split_first().filter(|(first, _)| is_url(first)) else {
         return Ok(parsed);
     };
+    let url = url.clone();
     if behind.is_empty() {
         return Ok(parsed);
     }
@@ -159,8 +168,8 @@ pub(super) fn parse<T: Parser>(
     words.pop();
     words.retain(|word| word != "--");
     words.extend(options);
-    words.push(url.into());
-    let moved = T::try_parse_from(words)?;
+    words.push(url.clone().into());
+    let moved = parse_as_is(&words, &command)?;
     match add(&moved) {
         Some(args) if args.what == [url.as_str()] => Ok(moved),
         moved => {
@@ -168,12 +177,37 @@ pub(super) fn parse<T: Parser>(
             // The value of an unknown option may be a secret.
             let option = first.filter(|word| word.starts_with('-'));
             let option = option.and_then(|word| word.split('=').next());
-            let option =
-                option.map_or_else(String::new, |option| format!("; `{option}` is unknown"));
-            let why = format!("after a URL, only options are allowed{option}");
-            Err(T::command().error(ErrorKind::TooManyValues, why))
+            let mut command = command();
+            let hint = match option {
+                Some(option) => format!("`{option}` is unknown{}", similar(&command, option)),
+                None => "leave out the words behind it".to_owned(),
+            };
+            let why = format!(
+                "after the URL {}, only options are allowed; {hint}",
+                model::url_for_display(&url)
+            );
+            Err(command.error(ErrorKind::TooManyValues, why))
         }
     }
+}
+
+fn parse_as_is<T: FromArgMatches>(
+    words: &[OsString],
+    command: impl Fn() -> clap::Command,
+) -> Result<T, clap::Error> {
+    let mut command = command();
+    let mut matches = command.try_get_matches_from_mut(words)?;
+    T::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// Returns a suggestion for a mistyped option of `add`.
+fn similar(command: &clap::Command, option: &str) -> String {
+    let add = command.find_subcommand("add").unwrap_or(command);
+    let known = add.get_arguments().filter_map(|one| one.get_long());
+    let known: Vec<String> = known.map(|long| format!("--{long}")).collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let near = nearest(option, &known);
+    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
 fn is_url(word: &str) -> bool {
@@ -181,13 +215,26 @@ fn is_url(word: &str) -> bool {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let name = ServerName::parse(&args.name)
-        .map_err(|error| Usage(format!("invalid server name `{}`: {error}", args.name)))?;
+    let confined = args.confined.clone();
+    let added = added(context, args).await;
+    added.map_err(|error| with_option(error, &confined))
+}
+
+async fn added(context: &Context, args: Args) -> anyhow::Result<()> {
+    let name = ServerName::parse(&args.name).map_err(|error| {
+        Usage(format!(
+            "invalid server name `{}`: {error}; choose a name such as `time`",
+            args.name
+        ))
+    })?;
     let entry = entry(&args, |name| env::var(name).ok())?;
-    match context.place_of(args.project.as_ref()).await? {
+    let place = context.place_of(args.project.as_ref()).await?;
+    match &place {
         Place::Gateway(api) => {
-            let to = of_server(name.as_str(), &[]) + &of_project(args.project.as_ref());
-            let server = put(&api, &to, &entry, args.force).await?;
+            let project = args.project.as_ref();
+            let to = of_server(name.as_str(), &[]) + &of_project(project);
+            let before = clashes::Names::read(api, project).await;
+            let server = put(api, &to, &entry, args.force).await?;
             warn(&server.notices);
             match &server.file {
                 Some(file) => eprintln!(
@@ -196,16 +243,21 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
                 ),
                 None => eprintln!("added {}", said_name(&server)),
             }
-            context.print_json(&connected(&api, server, args.wait).await?)
+            let server = secrets::complete(context, &place, api, server).await?;
+            let server = connected(api, server, args.wait).await?;
+            clashes::report(api, project, &server, before).await;
+            context.print_json(&server)?;
+            usable(&server)
         }
         Place::Files(sources) => {
-            let edited = server_files::put(&sources, &own(&sources), &name, &entry, args.force)
+            let edited = server_files::put(sources, &own(sources), &name, &entry, args.force)
                 .map_err(|error| already(error.into(), args.force))?;
             warn(&edited.warnings);
             let file = edited.file.display();
             eprintln!("no gateway is running: added `{name}` to {file}");
+            secrets::ask(context, &place, None, &edited.unset).await?;
             if context.output == Output::Json {
-                let config = config::Config::load(&sources, &backend::startup::env).ok();
+                let config = config::Config::load(sources, &backend::startup::env).ok();
                 let spec = config.and_then(|c| c.servers.into_iter().find(|s| s.name == name));
                 print::json(&spec.map(|spec| configured(&spec)))?;
             }
@@ -220,6 +272,39 @@ async fn put(api: &Api, path: &str, entry: &Value, replace: bool) -> anyhow::Res
     let body = serde_json::to_vec(entry)?.into();
     let put = api.ask(Method::PUT, path, body, headers).await;
     put.map_err(|error| already(error, replace))
+}
+
+/// Adds the option and its value to an error about the part of the entry that the option became.
+fn with_option(mut error: anyhow::Error, args: &ConfinedArgs) -> anyhow::Error {
+    let text = error.to_string();
+    let ConfinedArgs {
+        memory, cpu, disk, ..
+    } = args;
+    let single = [("memory", memory), ("cpu", cpu), ("disk", disk)];
+    let mut single = single.into_iter().filter_map(|(name, value)| {
+        let is_it = text.contains(&format!("`sandbox.{name}`"));
+        Some(format!("--{name} {}", value.as_ref().filter(|_| is_it)?))
+    });
+    let lists = [
+        ("volume", "volumes", &args.volume),
+        ("mount", "mounts", &args.mount),
+        ("network", "network", &args.network),
+    ];
+    let mut lists = lists.into_iter().filter_map(|(name, key, values)| {
+        let mut values = values.iter().enumerate();
+        let (_, value) = values.find(|(at, _)| text.contains(&format!("`{key}.{at}`")))?;
+        Some(format!("--{name} {value}"))
+    });
+    let Some(option) = single.next().or_else(|| lists.next()) else {
+        return error;
+    };
+    match error.downcast_mut::<Refused>() {
+        Some(refused) => {
+            refused.detail.insert_str(0, &format!("{option}: "));
+            error
+        }
+        None => anyhow::anyhow!("{option}: {text}"),
+    }
 }
 
 /// Adds advice to the error for a name that is already taken.
@@ -285,6 +370,11 @@ fn launched(
         entry.insert("image".into(), image.as_str().into());
     }
     if let Some((program, rest)) = what.split_first() {
+        if args.image.is_none()
+            && let Some(why) = typo::mistyped_url(program)
+        {
+            return Err(Usage(why));
+        }
         entry.insert("command".into(), program.as_str().into());
         if !rest.is_empty() {
             entry.insert("args".into(), rest.into());
@@ -311,6 +401,15 @@ fn reached(
     if !is_url {
         return Err(Usage(format!(
             "`{url}` is not a URL; write http://… or https://…, or leave --transport out for a command"
+        )));
+    }
+    // A reference to a variable is only filled in later.
+    if !url.contains("${")
+        && let Err(why) = url::Url::parse(url)
+    {
+        let url = model::url_for_display(url);
+        return Err(Usage(format!(
+            "`{url}` is not a valid URL: {why}; write https://HOST/PATH"
         )));
     }
     let ours = ours(args);
@@ -473,7 +572,7 @@ fn json_entry(text: &str) -> Result<Value, Usage> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory as _, Parser};
 
     use super::*;
 
@@ -487,7 +586,9 @@ mod tests {
 
     fn line(line: &[&str]) -> Result<Line, clap::Error> {
         let words = std::iter::once(&"add").chain(line).map(OsString::from);
-        parse(words.collect(), |line: &Line| Some(&line.args))
+        parse(words.collect(), Line::command, |line: &Line| {
+            Some(&line.args)
+        })
     }
 
     fn check_words(line: &[&str], expect: Result<Value, &str>) {

@@ -1,17 +1,33 @@
-//! `tools approve` and `tools changes`.
+//! `approvals ls`, `tools approve` and `tools changes`.
 
 use std::collections::BTreeMap;
 
 use anyhow::bail;
-use api::{Change, Tool};
+use api::{Attention, Change, NeedKind, Tool, Tools};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::json;
 
 use super::{
-    Context, Output, Usage, http::of_project, names, pages, print, prompt::agreed, shown,
-    tool_lookup,
+    Context, Output, Usage,
+    http::{of_project, path},
+    names, pages, print,
+    prompt::agreed,
+    shown, tool_lookup,
 };
 use crate::cli::http::of_server;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List the tools that are kept back until their definitions are approved.
+    Ls(ListArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// Only tools of servers that this project owns.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+}
 
 #[derive(clap::Args)]
 pub(super) struct ApproveArgs {
@@ -36,9 +52,52 @@ pub(super) struct ChangesArgs {
     project: Option<ProjectId>,
 }
 
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Ls(args) => list(context, args).await,
+    }
+}
+
+async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
+    let needed = path(&["attention"]) + &of_project(args.project.as_ref());
+    let needed: Attention = api.get(&needed).await?;
+    let mut waiting: Vec<Tool> = Vec::new();
+    for need in &needed.needs {
+        if need.what == NeedKind::Approval {
+            let tools: Tools = api.get(&of_server(&need.id, &["tools"])).await?;
+            let kept_back = tools.tools.into_iter();
+            waiting.extend(kept_back.filter(|tool| tool.kept_back.is_some()));
+        }
+    }
+    if context.output == Output::Json {
+        return print::json(&json!({ "tools": waiting }));
+    }
+    let Some(first) = waiting.first() else {
+        eprintln!("no tool waits for approval");
+        return Ok(());
+    };
+    let rows = waiting.iter().map(|tool| {
+        [
+            tool.server.clone(),
+            tool.project.clone().unwrap_or_else(|| "-".to_owned()),
+            print::short(&tool.native, 60),
+            print::short(tool.kept_back.as_deref().unwrap_or_default(), 120),
+        ]
+    });
+    print::data(&print::table(["SERVER", "PROJECT", "TOOL", "WHY"], rows))?;
+    let of = match &first.project {
+        Some(project) => format!(" --project {project}"),
+        None => String::new(),
+    };
+    let server = print::printable(&first.server);
+    eprintln!("`toolwharf tools approve {server}{of}` shows the changes and approves them");
+    Ok(())
+}
+
 /// Parses a server name, with or without a tool.
 fn parsed(name: &str) -> Result<(ServerName, Option<NativeName>), Usage> {
-    let wrong = |error| Usage(format!("`{name}`: {error}"));
+    let wrong = |error| Usage(format!("`{name}`: {error}; write SERVER or SERVER/TOOL"));
     if name.contains('/') {
         let tool = ToolRef::parse(name).map_err(wrong)?;
         return Ok((tool.server, Some(tool.tool)));
@@ -142,9 +201,10 @@ pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Res
         );
     }
     for change in changes {
-        let why = match change.cause.as_str() {
-            "configuration" => "changed with the server's configuration",
-            _ => "approved",
+        let why = match (change.cause.as_str(), &change.caller_name) {
+            ("configuration", _) => "changed with the server's configuration".to_owned(),
+            (_, Some(name)) => format!("approved by {name}"),
+            (_, None) => "approved".to_owned(),
         };
         let at = print::time(change.at);
         print::foreign(&format!(

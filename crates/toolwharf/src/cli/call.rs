@@ -9,9 +9,14 @@ use mcp::{
     json::{Object, quote},
     protocol::method,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Context, No, Output, Usage, http::escaped, names, print, tool_lookup};
+use super::{
+    Context, No, Output, Usage,
+    arguments::{self, Pair},
+    http::{Api, escaped},
+    names, print, tool_lookup, values,
+};
 use crate::cli::prompt::stdin;
 
 /// Maximum size of a response, in bytes.
@@ -25,9 +30,11 @@ pub(super) struct Args {
     /// The tool as `tools ls` shows it: its name, or SERVER/TOOL.
     #[arg(add = names::tools())]
     name: String,
-    /// The arguments as a JSON object. `-` reads them from standard input.
-    arguments: Option<String>,
-    /// One argument, KEY=VALUE. A value that is not JSON is a string. May be given several times.
+    /// The arguments: KEY=VALUE, with the types in the schema, or KEY:=JSON. Or one JSON object; `-` reads it
+    /// from standard input.
+    #[arg(value_name = "KEY=VALUE|JSON")]
+    arguments: Vec<String>,
+    /// One argument, KEY=VALUE. May be given several times.
     #[arg(long = "arg", short, value_name = "KEY=VALUE")]
     arg: Vec<String>,
     /// Use the tools as this project sees them.
@@ -37,12 +44,19 @@ pub(super) struct Args {
     #[arg(long)]
     server: Option<model::ServerName>,
     /// Timeout for the result, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true, value_parser = values::seconds)]
     timeout: u64,
 }
 
+/// The arguments as they were written.
+enum Given<'a> {
+    /// The text of an object.
+    Json(String),
+    Pairs(Vec<Pair<'a>>),
+}
+
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let arguments = arguments(&args)?;
+    let given = given(&args)?;
     let api = context.gateway().await?;
     let mut name = args.name.clone();
     if args.server.is_none() && name.contains('/') {
@@ -55,6 +69,13 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             )
         })?;
     }
+    let arguments = match given {
+        Given::Json(text) => text,
+        Given::Pairs(pairs) => {
+            let schema = schema(&api, &args, &name).await?;
+            arguments::typed(&pairs, &schema, &args.name)?.to_string()
+        }
+    };
     let mut url = format!("{}/mcp", api.url);
     match (&args.project, &args.server) {
         (None, None) => {}
@@ -90,8 +111,16 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         sign: None,
     };
     let connected = Connector::direct().connect(target, &options).await;
-    let (client, _ambient) =
-        connected.with_context(|| format!("cannot connect to the gateway at {}", api.url))?;
+    let (client, _ambient) = match connected {
+        Ok(connected) => connected,
+        Err(error) => {
+            // The list of tools says whether the project or the server is missing.
+            let of = tool_lookup::of(args.project.as_ref(), args.server.as_ref(), None);
+            api.get::<api::Tools>(&of).await?;
+            let error = anyhow::Error::from(error);
+            return Err(error.context(format!("cannot connect to the gateway at {}", api.url)));
+        }
+    };
     let limit = Duration::from_secs(args.timeout.min(30 * 24 * 3600));
     let called = tokio::time::timeout(limit, call(&client, &name, &arguments)).await;
     client.close(CLOSE_TIMEOUT).await;
@@ -102,16 +131,37 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         );
     };
     let frame = frame?;
-    if frame.kind() == Kind::Error && args.server.is_none() {
+    if frame.kind() == Kind::Error {
         let error = RpcError::from_json(frame.body());
-        let is_unknown = error.message.starts_with("Unknown tool");
-        // The error suggests a similar name.
-        if is_unknown && let Err(more) = tool_lookup::find(&api, args.project.as_ref(), &name).await
-        {
-            bail!("{error}: {more}");
+        let is_unknown = ["Unknown tool", "tool not found", "Tool not found"];
+        let is_unknown = is_unknown.iter().any(|text| error.message.contains(text));
+        // The error suggests a similar name, and names the servers that are down.
+        let (project, server) = (args.project.as_ref(), args.server.as_ref());
+        if is_unknown && let Some(more) = tool_lookup::absent(&api, project, server, &name).await {
+            match args.server {
+                None => bail!("Unknown tool: {name}: {more}"),
+                Some(_) => bail!("{error}: {more}"),
+            }
         }
     }
-    shown(context, &frame)
+    shown(context, &frame, &args.name)
+}
+
+/// Returns the tool's input schema, or null if the tool is not known.
+async fn schema(api: &Api, args: &Args, name: &str) -> anyhow::Result<Value> {
+    let project = args.project.as_ref();
+    let schema = match &args.server {
+        None => tool_lookup::schema(api, project, name).await?,
+        Some(server) => {
+            let tools = tool_lookup::of_server(api, project, server).await?;
+            let tool = tools.into_iter().find(|tool| tool.native == name);
+            match tool.as_ref().and_then(|tool| tool.exposed()) {
+                Some(exposed) => tool_lookup::schema(api, project, exposed).await?,
+                None => None,
+            }
+        }
+    };
+    Ok(schema.unwrap_or_default())
 }
 
 async fn call(client: &Client, name: &str, arguments: &str) -> anyhow::Result<Frame> {
@@ -169,7 +219,7 @@ pub(super) fn progress(frame: &Frame) {
     eprintln!("{}", print::printable(&text));
 }
 
-fn shown(context: &Context, frame: &Frame) -> anyhow::Result<()> {
+fn shown(context: &Context, frame: &Frame, name: &str) -> anyhow::Result<()> {
     if frame.kind() == Kind::Error {
         bail!("{}", RpcError::from_json(frame.body()));
     }
@@ -185,7 +235,10 @@ fn shown(context: &Context, frame: &Frame) -> anyhow::Result<()> {
         print::foreign(&text(frame))?;
     }
     if failed {
-        eprintln!("the tool reports an error");
+        eprintln!(
+            "the tool reports an error; `toolwharf tools get {}` shows its arguments",
+            print::printable(name)
+        );
         return Err(No.into());
     }
     Ok(())
@@ -217,30 +270,49 @@ fn text(frame: &Frame) -> String {
     out
 }
 
-/// Returns the arguments as the JSON text of an object, unchanged if possible.
-fn arguments(args: &Args) -> anyhow::Result<String> {
-    let whole = match args.arguments.as_deref() {
-        Some("-") => stdin()?,
-        Some(text) => text.to_owned(),
-        None => "{}".to_owned(),
+fn given(args: &Args) -> anyhow::Result<Given<'_>> {
+    let words = args.arguments.as_slice();
+    if let [text] = words
+        && Pair::parse(text).is_none()
+    {
+        if !args.arg.is_empty() {
+            let why = "the arguments are given both as JSON and with --arg; use one of the two";
+            return Err(Usage(why.into()).into());
+        }
+        return object(text).map(Given::Json);
+    }
+    let all = words.iter().chain(&args.arg);
+    let pairs = all.map(|word| {
+        Pair::parse(word).ok_or_else(|| {
+            let word = print::one_line(word, 60);
+            Usage(format!(
+                "`{word}` must have the form KEY=VALUE; write a JSON object as one quoted word: '{{\"key\": \"value\"}}'"
+            ))
+        })
+    });
+    let pairs: Vec<Pair<'_>> = pairs.collect::<Result<_, Usage>>()?;
+    Ok(match pairs.is_empty() {
+        true => Given::Json("{}".to_owned()),
+        false => Given::Pairs(pairs),
+    })
+}
+
+/// Returns the text of a JSON object, unchanged.
+fn object(text: &str) -> anyhow::Result<String> {
+    let form = "write KEY=VALUE, or a JSON object: '{\"key\": \"value\"}'";
+    let shown = print::one_line(text, 60);
+    let text = match text {
+        "-" => stdin()?,
+        text => text.to_owned(),
     };
-    mcp::json::validate(whole.as_bytes(), MAX_DEPTH)
-        .map_err(|fault| Usage(format!("the arguments are not valid JSON: {fault}")))?;
-    let form = "the arguments are not a JSON object: write '{\"key\": \"value\"}'";
-    if Object::of(whole.as_bytes()).is_none() {
-        return Err(Usage(form.into()).into());
+    mcp::json::validate(text.as_bytes(), MAX_DEPTH).map_err(|fault| {
+        Usage(format!(
+            "the arguments `{shown}` are not valid JSON: {fault}; {form}"
+        ))
+    })?;
+    if Object::of(text.as_bytes()).is_none() {
+        let why = format!("the arguments `{shown}` are not a JSON object: {form}");
+        return Err(Usage(why).into());
     }
-    if args.arg.is_empty() {
-        return Ok(whole);
-    }
-    let mut map: Map<String, Value> =
-        serde_json::from_str(&whole).map_err(|_| Usage(form.into()))?;
-    for pair in &args.arg {
-        let (key, value) = pair
-            .split_once('=')
-            .ok_or_else(|| Usage(format!("`{pair}` must have the form KEY=VALUE")))?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-        map.insert(key.to_owned(), value);
-    }
-    Ok(Value::Object(map).to_string())
+    Ok(text)
 }

@@ -1,9 +1,8 @@
 //! `calls`: records of tool calls.
 
-use api::{Call, Key, WholeCall};
+use api::{Call, WholeCall};
 use model::ProjectId;
 use serde::Serialize;
-use serde_json::json;
 use store::Time;
 
 use super::{
@@ -11,7 +10,7 @@ use super::{
     http::{of_project, path},
     names,
     pages::{self, Lines},
-    print,
+    print, values,
 };
 use crate::cli::names::Named;
 
@@ -29,8 +28,10 @@ const HEAD: [&str; 8] = [
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List calls, newest first.
+    #[command(alias = "list")]
     Ls(ListArgs),
     /// Show one call.
+    #[command(aliases = ["show", "status"])]
     Get(Named),
 }
 
@@ -46,9 +47,9 @@ pub(super) struct ListArgs {
     #[arg(long)]
     tool: Option<String>,
     /// Only calls with this outcome: open, ok, tool_error, error, timeout, cancelled or unknown.
-    #[arg(long)]
+    #[arg(long, hide_possible_values = true, value_parser = values::call_outcomes())]
     status: Option<String>,
-    /// Only calls by this caller, as `key:ID`.
+    /// Only calls by this caller: the name of a key, or the id of a caller, such as `key:ID`.
     #[arg(long)]
     caller: Option<String>,
     /// Only calls that began at or after this time: 30m or 7d ago, or 2026-01-31T12:00:00Z.
@@ -72,20 +73,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let listed = pages::list(&api, &path(&["calls"]), &args, &args.lines).await?;
-    // Only callers that may manage keys can list the keys. All others see key ids instead of names.
-    let filter = json!({ "project": args.project });
-    let keys = pages::all::<Key>(&api, &path(&["keys"]), &filter).await;
-    let keys = keys.map(|keys| keys.rows).unwrap_or_default();
-    listed.print(context, "no calls found", HEAD, |call: &Call| {
-        let mut cells = cells(call);
-        let id = call.caller.strip_prefix("key:");
-        let key = keys.iter().find(|key| Some(key.id.as_str()) == id);
-        // Names are shown only for keys of connected clients, because Toolwharf chose those names.
-        if let Some(key) = key.filter(|key| key.name.starts_with("client:")) {
-            cells[3].clone_from(&key.name);
-        }
-        cells
-    })
+    listed.print(context, "no calls found", HEAD, cells)
 }
 
 pub(super) fn table(calls: &[Call]) -> String {
@@ -93,7 +81,7 @@ pub(super) fn table(calls: &[Call]) -> String {
 }
 
 /// Parses a duration before now, or a time as in the API.
-fn moment(text: &str) -> Result<String, &'static str> {
+pub(super) fn moment(text: &str) -> Result<String, &'static str> {
     let time = match print::parse_duration(text) {
         Some(before) => Ok(store::now() - before),
         None => serde_json::from_value::<Time>(text.into()),
@@ -103,12 +91,17 @@ fn moment(text: &str) -> Result<String, &'static str> {
     Ok(time.to_rfc3339())
 }
 
-fn took(call: &Call) -> String {
-    match call.duration_us {
-        Some(us) if us < 10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
-        Some(us) => format!("{} ms", us / 1_000),
-        None => String::new(),
+/// Returns the name of the caller. A gateway of an earlier version gives only the id.
+fn caller(call: &Call) -> &str {
+    match call.caller_name.as_str() {
+        "" => &call.caller,
+        name => name,
     }
+}
+
+fn took(call: &Call) -> String {
+    let us = call.duration_us.and_then(|us| u64::try_from(us).ok());
+    us.map(print::micros).unwrap_or_default()
 }
 
 fn cells(call: &Call) -> [String; 8] {
@@ -116,7 +109,7 @@ fn cells(call: &Call) -> [String; 8] {
         print::time(call.started_at),
         call.id.clone(),
         call.project.clone().unwrap_or_default(),
-        call.caller.clone(),
+        print::short(caller(call), 40),
         format!("{}/{}", call.server, call.tool),
         call.status.clone(),
         took(call),
@@ -138,7 +131,7 @@ async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
         ("status", call.status.clone()),
         ("error", call.error.clone().unwrap_or_default()),
         ("project", call.project.clone().unwrap_or_default()),
-        ("caller", call.caller.clone()),
+        ("caller", caller(&call).to_owned()),
         ("server", call.server.clone()),
         ("tool", call.tool.clone()),
         (

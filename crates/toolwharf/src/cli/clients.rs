@@ -17,6 +17,7 @@ use super::{
     prompt::agreed,
     reach::{Place, own},
     servers::warn,
+    tool_lookup,
 };
 use backend::{
     clients::{
@@ -27,6 +28,9 @@ use backend::{
     loop_detection::LoopDetection,
     startup::{self, CliOverrides},
 };
+
+/// Maximum number of keys with the name of one client.
+const MAX_NUMBER: u32 = 50;
 
 #[derive(clap::Args)]
 pub(super) struct ConnectArgs {
@@ -96,6 +100,9 @@ pub(super) async fn connect(context: &Context, args: ConnectArgs) -> anyhow::Res
     }
     let changes = !args.which.dry_run;
     let bench = Bench::open(context, &args.overrides, changes).await?;
+    if let Some(project) = &wish.project {
+        bench.keys.check_project(project).await?;
+    }
     let mut done = Vec::new();
     for client in args.which.of(|_| true, &bench.clients) {
         done.extend(bench.connect(context, client, &wish, &args.which).await?);
@@ -253,6 +260,8 @@ impl Bench {
                 print::printable(&one.why)
             );
         }
+        let twice = plan.warnings_of_twice();
+        warn(&twice);
         if how.dry_run {
             return Ok(Some(connected));
         }
@@ -267,7 +276,8 @@ impl Bench {
             eprintln!("{title} is already connected");
             return Ok(Some(connected));
         }
-        warn(&connected.warnings);
+        let more = connected.warnings.iter().filter(|one| !twice.contains(one));
+        warn(&more.cloned().collect::<Vec<_>>());
         let moved = match connected.moved.as_slice() {
             [] => String::new(),
             moved => format!(", and moved {} to Toolwharf", moved.join(", ")),
@@ -339,6 +349,23 @@ fn show(context: &Context, diff: &str) -> anyhow::Result<()> {
     }
 }
 
+impl Keys {
+    /// Fails if the project does not exist, before the user is asked anything.
+    async fn check_project(&self, project: &ProjectId) -> anyhow::Result<()> {
+        match self {
+            Self::Store(store) => {
+                store.project_get(project).await?;
+            }
+            Self::Gateway(api) => {
+                let tools = tool_lookup::of(Some(project), None, None);
+                api.get::<Value>(&tools).await?;
+            }
+            Self::Nobody => {}
+        }
+        Ok(())
+    }
+}
+
 impl Keyring for Keys {
     type Error = anyhow::Error;
 
@@ -346,10 +373,22 @@ impl Keyring for Keys {
         match self {
             Self::Store(store) => Ok(Stored { store }.make(client, project).await?),
             Self::Gateway(api) => {
-                let wanted = json!({"name": clients::keys::name(client), "role": "call"});
                 let keys = path(&["keys"]) + &of_project(project);
-                let MadeKey { key, token } = api.post(&keys, &wanted).await?;
-                Ok(Made { id: key.id, token })
+                let name = clients::keys::name(client);
+                let mut number = 1;
+                loop {
+                    // Clients of other machines may have keys with this name.
+                    let numbered = match number {
+                        1 => name.clone(),
+                        number => format!("{name} ({number})"),
+                    };
+                    let wanted = json!({"name": numbered, "role": "call"});
+                    match api.post::<MadeKey>(&keys, &wanted).await {
+                        Ok(MadeKey { key, token }) => return Ok(Made { id: key.id, token }),
+                        Err(error) if has_status(&error, 409) && number < MAX_NUMBER => number += 1,
+                        Err(error) => return Err(error),
+                    }
+                }
             }
             Self::Nobody => bail!("a dry run creates no key"),
         }
@@ -359,7 +398,7 @@ impl Keyring for Keys {
         match self {
             Self::Store(store) => Ok(Stored { store }.revoke(id).await?),
             Self::Gateway(api) => match api.delete::<Value>(&path(&["keys", id])).await {
-                Err(error) if !is_missing(&error) => Err(error),
+                Err(error) if !has_status(&error, 404) => Err(error),
                 _ => Ok(()),
             },
             Self::Nobody => Ok(()),
@@ -382,7 +421,7 @@ impl Keyring for Keys {
     }
 }
 
-fn is_missing(error: &anyhow::Error) -> bool {
+fn has_status(error: &anyhow::Error, status: u16) -> bool {
     let refused = error.downcast_ref::<super::http::Refused>();
-    refused.is_some_and(|refused| refused.status == 404)
+    refused.is_some_and(|refused| refused.status == status)
 }

@@ -19,10 +19,13 @@ const MAX_LINE_CHARS: usize = 200;
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List conversations, newest first.
+    #[command(alias = "list")]
     Ls(ListArgs),
     /// Show the messages of a conversation.
+    #[command(aliases = ["show", "status"])]
     Get(NameArgs),
     /// Remove a conversation.
+    #[command(alias = "remove")]
     Rm(NameArgs),
 }
 

@@ -7,7 +7,7 @@ mod sandbox;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
+    fs,
     net::{SocketAddr, TcpListener},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -15,13 +15,14 @@ use std::{
 
 use api::{Finding, KeptBack, Level, Project, Report, Server, Status};
 use config::{Config, Sources};
-use model::{Program, ProjectId, ServerSpec, Settings};
+use model::{HostEnv, Program, ProjectId, ServerSpec, Settings, Surroundings};
 
 use super::{
     Context, No,
     http::{Api, path},
     pages, print,
     reach::Place,
+    secrets,
     servers::said_name,
     shown::tools,
 };
@@ -85,7 +86,11 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let dir = context.dir(None);
     let env = environment(dir.as_deref());
     let config = match Sources::locate(&context.config, &startup::env) {
-        Ok(sources) => configuration(&sources, &env, running, &mut findings),
+        Ok(sources) => {
+            let settings = startup::settings(&sources).unwrap_or_default();
+            context.read_secrets(&sources, &settings, &env).await;
+            configuration(&sources, &env, running, &mut findings)
+        }
         Err(error) => {
             findings.problem(error.to_string(), "set HOME, or name a file with --config");
             None
@@ -98,7 +103,8 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         .filter(is_bad)
         .map(|spec| spec.name.to_string())
         .collect();
-    let specs = all.filter(|spec| !is_bad(spec));
+    let specs = all.clone().filter(|spec| !is_bad(spec));
+    let off: Vec<Finding> = all.filter_map(lacks).collect();
     let own = Sources::locate(&context.config, &startup::env).ok();
     let own = own.zip(dir.as_deref());
     let own = own.map(|(sources, dir)| startup::own_files(&sources, dir));
@@ -106,8 +112,10 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let losses = |spec| sandbox::losses(spec).or_else(|| sandbox::view(spec, &own));
     let losses: Vec<Finding> = specs.clone().filter_map(losses).collect();
     let exposed: Vec<Finding> = specs.clone().flat_map(sandbox::given_ports).collect();
+    let host_env = config.as_ref().map(|config| &config.settings.host_env);
+    let host_env = host_env.cloned().unwrap_or_default();
     let missing: Missing = specs
-        .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
+        .filter_map(|spec| Some((spec.name.to_string(), command(spec, &host_env, &env)?)))
         .collect();
     match &dir {
         Some(dir) => data_dir(dir, &mut findings),
@@ -121,6 +129,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         Ok(Place::Files(_)) => {
             findings.0.extend(missing.into_values());
             findings.0.extend(exposed);
+            findings.0.extend(off);
             match dir.as_deref().and_then(lock::holder) {
                 Some(holder) => held(&holder, &mut findings),
                 None => {
@@ -154,6 +163,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
 }
 
 fn text(report: &Report) -> String {
+    let width = print::width(&std::io::stdout());
     let mut out = String::new();
     for finding in &report.findings {
         let level = match finding.level {
@@ -161,13 +171,12 @@ fn text(report: &Report) -> String {
             Level::Warning => "warning ",
             Level::Problem => "PROBLEM ",
         };
-        let indent = |text: &str| print::printable(text).replace('\n', "\n        ");
         out.push_str(level);
-        out.push_str(&indent(&finding.what));
+        out.push_str(&print::wrapped(&finding.what, 8, width));
         out.push('\n');
         if let Some(help) = &finding.help {
             out.push_str("        → ");
-            out.push_str(&indent(help));
+            out.push_str(&print::wrapped(help, 10, width));
             out.push('\n');
         }
     }
@@ -226,6 +235,10 @@ fn configuration(
             for problem in &config.problems {
                 findings.plain(Level::Problem, problem.to_string());
             }
+            for warning in config.settings.host_env.warnings() {
+                let (what, help) = warning.split_once("; ").unwrap_or((&warning, ""));
+                findings.warning(what, help);
+            }
             for warning in &config.warnings {
                 // The text of the warning already contains the advice.
                 findings.plain(Level::Warning, warning.to_string());
@@ -276,8 +289,32 @@ fn configuration(
     }
 }
 
+/// Returns what a disabled server lacks.
+fn lacks(spec: &ServerSpec) -> Option<Finding> {
+    let first = spec.unset.first().filter(|_| !spec.enabled)?;
+    let unset: Vec<&str> = spec.unset.iter().map(String::as_str).collect();
+    Some(unset_of(
+        &format!("`{}`", spec.name),
+        &unset.join(", "),
+        &secrets::command(first, None),
+        &format!("toolwharf enable {}", spec.name),
+    ))
+}
+
+fn unset_of(whose: &str, unset: &str, set: &str, enable: &str) -> Finding {
+    finding(
+        Level::Warning,
+        format!("server {whose} is disabled, and lacks {unset}"),
+        format!("`{set}` sets it, then `{enable}` enables the server"),
+    )
+}
+
 /// Returns why a server's command cannot be started. Errors inside the program appear only when it runs.
-fn command(spec: &ServerSpec) -> Option<Finding> {
+fn command(
+    spec: &ServerSpec,
+    host_env: &HostEnv,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Option<Finding> {
     let launch = spec.launch()?;
     let Program::Command {
         program: command, ..
@@ -319,13 +356,12 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
             ),
         };
     }
-    let path = launch
-        .env
-        .get("PATH")
-        .map(Into::into)
-        .or_else(|| env::var_os("PATH"))
+    let path = host_env
+        .complete(&launch.env, Surroundings::Host)
+        .remove("PATH")
+        .or_else(|| env("PATH"))
         .unwrap_or_default();
-    let found = env::split_paths(&path)
+    let found = std::env::split_paths(&path)
         .map(|dir| dir.join(command))
         .any(|file| fs::metadata(file).is_ok_and(|meta| is_executable(&meta)));
     if found {
@@ -573,10 +609,25 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
             let tools = tools(server.tools);
             findings.ok(format!("server {whose} is running, {tools}"));
         }
+        "disabled" if !server.unset.is_empty() => findings.0.push(unset_of(
+            &whose,
+            &server.unset.join(", "),
+            &secrets::command(&server.unset[0], server.project.as_deref()),
+            &format!("toolwharf enable {name}"),
+        )),
         "disabled" => findings.ok(format!("server {whose} is disabled")),
         "stopped" => findings.ok(format!("server {whose} is stopped")),
         "idle" if server.reason.is_none() => {
             findings.ok(format!("server {whose} starts at its first use"));
+        }
+        "starting" | "restarting" if server.reason.is_some() && server.restart_count > 0 => {
+            findings.problem(
+                format!(
+                    "server {whose} failed and is starting again: {}",
+                    server.reason.as_deref().unwrap_or_default()
+                ),
+                more(&name),
+            )
         }
         "starting" | "restarting" | "stopping" => findings.warning(
             format!(
@@ -599,13 +650,19 @@ async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mu
                 what.push_str("\n| ");
                 what.push_str(line);
             }
-            findings.problem(
-                what,
-                format!(
-                    "`toolwharf logs {name}` and `toolwharf events {name}` show more; fix the server's entry, or run \
-                     `toolwharf disable {name}`"
-                ),
-            );
+            if let Some(first) = server.unset.first() {
+                let set = secrets::command(first, server.project.as_deref());
+                findings.problem(what, format!("run `{set}`"));
+                return;
+            }
+            findings.problem(what, more(&name));
         }
     }
+}
+
+/// Returns the advice for a server that fails. The remedy, if it is known, is in the reason.
+fn more(name: &str) -> String {
+    format!(
+        "`toolwharf logs {name}` and `toolwharf events {name}` show more; fix the cause, or run `toolwharf disable {name}`"
+    )
 }

@@ -31,6 +31,8 @@ pub(super) struct Api {
     /// `http://host:port`, with the path of the gateway if it has one.
     pub(super) url: String,
     pub(super) token: Option<String>,
+    /// The source of the token, for errors.
+    pub(super) token_source: Option<String>,
     /// Timeout of a request.
     patience: Duration,
 }
@@ -100,6 +102,7 @@ impl Api {
                 ..Options::default()
             }),
             token,
+            token_source: None,
             patience: DEFAULT_TIMEOUT,
         })
     }
@@ -162,7 +165,8 @@ impl Api {
         }
         serde_json::from_slice(&text).with_context(|| {
             format!(
-                "cannot read the response of {}: it is not a Toolwharf gateway, or it runs another version",
+                "cannot read the response of {}: it is not a Toolwharf gateway (check --url or TOOLWHARF_URL), or it runs \
+                 another version",
                 self.url
             )
         })
@@ -228,8 +232,14 @@ impl Api {
             .map_err(|error| {
                 let (url, why) = (&self.url, cause(&error));
                 match error.is_connect() {
-                    true => anyhow!("cannot reach the gateway at {url}: {why}"),
-                    false => anyhow!("the connection to {url} broke: {why}"),
+                    true => anyhow!(
+                        "cannot reach the gateway at {url}: {why}; start it with `toolwharf serve`, or correct the address \
+                         (--url or TOOLWHARF_URL)"
+                    ),
+                    false => anyhow!(
+                        "the connection to {url} broke: {why}; check that a Toolwharf gateway has this address (--url or \
+                         TOOLWHARF_URL)"
+                    ),
                 }
             })?;
         let (head, body) = response.into_parts();
@@ -245,13 +255,25 @@ impl Api {
         Err(self.refusal(head.status, &text).into())
     }
 
+    /// Returns where the token comes from, as the end of a sentence.
+    fn of_source(&self) -> String {
+        let source = self.token_source.as_deref();
+        source.map_or_else(String::new, |source| format!(" in {source}"))
+    }
+
     fn refusal(&self, status: StatusCode, text: &[u8]) -> Refused {
         let mut wrong = Vec::new();
         let detail = match (status, serde_json::from_slice::<Problem>(text)) {
             (StatusCode::UNAUTHORIZED, _) => format!(
-                "{} rejected the token; pass one of its keys with --token-file or TOOLWHARF_TOKEN \
+                "{} rejected the token{}; pass one of its keys with --token-file or TOOLWHARF_TOKEN \
                  (the administrator's key is in `admin-token` in its data directory)",
-                self.url
+                self.url,
+                self.of_source()
+            ),
+            (StatusCode::FORBIDDEN, Ok(problem)) if problem.detail.contains("needs a") => format!(
+                "{}, but got the one{}; pass such a key with --token-file or TOOLWHARF_TOKEN",
+                problem.detail,
+                self.of_source()
             ),
             (_, Ok(problem)) if problem.errors.len() > 1 => {
                 wrong = problem.errors;
@@ -263,7 +285,10 @@ impl Api {
                 wrong = problem.errors;
                 problem.detail
             }
-            _ => format!("{} responded with HTTP {status}", self.url),
+            _ => format!(
+                "{} responded with HTTP {status}; check that a Toolwharf gateway has this address (--url or TOOLWHARF_URL)",
+                self.url
+            ),
         };
         Refused {
             status: status.as_u16(),

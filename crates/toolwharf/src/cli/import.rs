@@ -1,20 +1,21 @@
 //! `import`: adds the servers of another file, or of a client with a known file.
 
 use std::{
-    fs,
-    io::Read,
+    collections::BTreeSet,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
-use api::Imported;
-use config::{Client, Machine, Os};
+use api::{Imported, Server};
+use config::{CLIENTS, Client, Machine, Os, nearest};
+use model::ServerName;
 
 use super::{
-    Context, No,
-    http::path,
+    Context, No, Usage, files,
+    http::{of_server, path},
     print,
     reach::{Place, own},
+    secrets,
     servers::warn,
 };
 use crate::cli::prompt::stdin;
@@ -34,19 +35,30 @@ pub(super) struct Args {
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let (from, text) = read(&args.from)?;
-    let report: Imported = match context.place().await? {
+    let place = context.place().await?;
+    let report: Imported = match &place {
         Place::Gateway(api) => {
             let body = serde_json::json!({"from": from, "text": text});
             api.post(&path(&["import"]), &body).await?
         }
         Place::Files(sources) => {
-            let report = server_files::import(&sources, &own(&sources), &from, &text)?;
+            let report = server_files::import(sources, &own(sources), &from, &text)?;
             let report = imported(report);
-            eprintln!("no gateway is running: edited {}", report.file);
+            match report.added.is_empty() {
+                true => eprintln!("no gateway is running"),
+                false => eprintln!("no gateway is running: edited {}", report.file),
+            }
             report
         }
     };
     warn(&report.warnings);
+    if is_empty(&report) {
+        bail!(
+            "there are no servers in {}; name a file that contains some, as in \
+             {{\"mcpServers\": {{\"time\": {{\"command\": \"uvx\", \"args\": [\"mcp-server-time\"]}}}}}}",
+            from.display()
+        );
+    }
     context.print(&report, || table(&report))?;
     eprintln!(
         "{} added to {}, {} unchanged, {} clashing, {} skipped, {} refused",
@@ -57,17 +69,50 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         report.skipped.len(),
         report.refused.len()
     );
-    if !report.off.is_empty() {
-        eprintln!(
-            "disabled {} of the added servers, because something that they need is missing; `toolwharf enable NAME` enables a server",
-            report.off.len()
-        );
-    }
+    complete(context, &place, &report).await?;
     if report.refused.is_empty() {
         Ok(())
     } else {
         Err(No.into())
     }
+}
+
+/// Asks for the secrets that added servers lack, and enables servers that lack nothing else.
+async fn complete(context: &Context, place: &Place, report: &Imported) -> anyhow::Result<()> {
+    let unset: BTreeSet<&String> = report.off.iter().flat_map(|off| &off.unset).collect();
+    let set = secrets::ask(context, place, None, unset).await?;
+    let mut left = 0;
+    for off in &report.off {
+        let is_complete = !off.unset.is_empty() && off.unset.iter().all(|name| set.contains(name));
+        if !is_complete {
+            left += 1;
+            continue;
+        }
+        match place {
+            Place::Gateway(api) => {
+                let enable = of_server(&off.name, &["enable"]);
+                let _: Server = api.post(&enable, &serde_json::json!({})).await?;
+            }
+            Place::Files(sources) => {
+                let name = ServerName::parse(&off.name)?;
+                server_files::set_enabled(sources, &own(sources), &name, true)?;
+            }
+        }
+        eprintln!("enabled `{}`", off.name);
+    }
+    if left > 0 {
+        eprintln!(
+            "disabled {left} of the added servers, because something that they need is missing; `toolwharf enable NAME` enables a server"
+        );
+    }
+    Ok(())
+}
+
+fn is_empty(report: &Imported) -> bool {
+    let names = [&report.added, &report.unchanged, &report.clashes];
+    names.iter().all(|names| names.is_empty())
+        && report.skipped.is_empty()
+        && report.refused.is_empty()
 }
 
 fn table(report: &Imported) -> String {
@@ -102,6 +147,27 @@ fn table(report: &Imported) -> String {
     print::table(["NAME", "RESULT", "NOTE"], &rows)
 }
 
+/// Returns whether a path could be the name of a client.
+fn is_word(from: &Path) -> bool {
+    let is_letter = |c: char| c.is_alphanumeric() || "-_ ".contains(c);
+    from.to_str()
+        .is_some_and(|word| word.chars().all(is_letter))
+}
+
+fn no_client(from: &Path) -> Usage {
+    let word = from.display().to_string();
+    let clients: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
+    Usage(match nearest(&word, &clients) {
+        Some(near) => {
+            format!("there is no file or client `{word}`; did you mean `{near}`?")
+        }
+        None => format!(
+            "there is no file `{word}`, and no client of this name; the clients are: {}",
+            clients.join(", ")
+        ),
+    })
+}
+
 fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
     if from == Path::new("-") {
         return Ok(("standard input".into(), stdin()?));
@@ -125,21 +191,10 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
             }
             file
         }
+        None if is_word(from) && !from.exists() => return Err(no_client(from).into()),
         // The gateway may have another working directory.
         None => std::path::absolute(from).unwrap_or_else(|_| from.to_owned()),
     };
-    let cannot = || format!("cannot read {}", file.display());
-    let mut text = String::new();
-    fs::File::open(&file)
-        .with_context(cannot)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_string(&mut text)
-        .with_context(cannot)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        bail!(
-            "{} is larger than 8 MiB; name the file with the servers",
-            file.display()
-        );
-    }
+    let text = files::text(&file, "a file with servers", MAX_FILE_BYTES)?;
     Ok((file, text))
 }

@@ -4,28 +4,32 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     io::{self, IsTerminal as _},
+    path::Path,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use api::{InstallOption, InstallRequest, Installed, RegistryServer, Removed, Server};
 use model::ProjectId;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, Output, Usage,
+    Context, Usage, clashes, files,
     http::{Api, path, query},
     names, print,
     prompt::{agreed, secret, typed},
-    servers::connected,
+    servers::{connected, usable},
+    values,
 };
 use crate::cli::http::of_server;
 use crate::cli::prompt::stdin;
 
 /// Timeout for the installation with npm or uv and a start of the server.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(12 * 60);
+
+/// Maximum size of the file with a secret, in bytes.
+const MAX_SECRET_BYTES: u64 = 1 << 20;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -56,15 +60,12 @@ pub(super) struct Args {
     #[arg(long, short)]
     yes: bool,
     /// Maximum time to wait until the enabled server connects, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = values::wait)]
     wait: u64,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let is_asked = !args.yes && io::stdin().is_terminal();
-    if !args.yes && !is_asked {
-        return Err(Usage("standard input is not a terminal: confirm with --yes".into()).into());
-    }
     let api = context.gateway().await?.patient(INSTALL_TIMEOUT);
     let of = |more: &[&str]| {
         let conditions = [
@@ -79,8 +80,11 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     };
     let found: RegistryServer = api.get(&of(&[])).await?;
     let option = chosen(&found, args.option.as_deref())?;
+    if !args.yes && !is_asked {
+        return Err(Usage("standard input is not a terminal: confirm with --yes".into()).into());
+    }
     say(&described(&found, option));
-    let values = values(&args, option, is_asked)?;
+    let values = inputs(&args, option, is_asked)?;
     let body = InstallRequest {
         option: Some(option.id.clone()),
         digest: Some(found.digest.clone()),
@@ -99,6 +103,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         undo(&api, &installed).await?;
         return Err(no);
     }
+    let before = clashes::Names::read(&api, args.project.as_ref()).await;
     let enabled: Server = api
         .post(&of_server(&server.id, &["enable"]), &json!({}))
         .await?;
@@ -110,27 +115,21 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         eprintln!("`toolwharf login {}{project}` signs in", enabled.name);
     }
     let server = connected(&api, enabled, args.wait).await?;
+    clashes::report(&api, args.project.as_ref(), &server, before).await;
     context.print_json(&server)?;
-    if context.output == Output::Table && server.status == "blocked" {
-        bail!(
-            "`{}` is blocked; `toolwharf get {}{project}` shows why",
-            server.name,
-            server.name
-        );
-    }
-    Ok(())
+    usable(&server)
 }
 
 /// Removes the installed server and its secrets.
 async fn undo(api: &Api, installed: &Installed) -> anyhow::Result<()> {
     let server = &installed.server;
     let _: Option<Removed> = api.delete(&of_server(&server.id, &[])).await?;
-    if let Some(project) = &server.project {
-        for name in &installed.secrets {
-            let _: Option<Value> = api
-                .delete(&path(&["projects", project, "secrets", name]))
-                .await?;
-        }
+    for name in &installed.secrets {
+        let secret = match &server.project {
+            Some(project) => path(&["projects", project, "secrets", name]),
+            None => path(&["secrets", name]),
+        };
+        let _: Option<Value> = api.delete(&secret).await?;
     }
     eprintln!("removed `{}`", server.name);
     Ok(())
@@ -195,6 +194,12 @@ fn described(found: &RegistryServer, option: &InstallOption) -> String {
         "  {}: {}, {version}\n",
         option.kind, option.target
     ));
+    if let Some(source) = found.repository.as_ref().or(found.website.as_ref()) {
+        let checked = found.checked.as_ref();
+        let checked = checked.map(|date| format!(", checked on {date}"));
+        let checked = checked.unwrap_or_default();
+        text.push_str(&format!("  source: {source}{checked}\n"));
+    }
     if option.sandbox {
         text.push_str("  it will run in a sandbox, without your files\n");
         let hosts = option.network["allow"].as_array();
@@ -280,7 +285,7 @@ fn hints(annotations: Option<&Value>) -> String {
 }
 
 /// Returns the given values, and asks for the missing ones.
-fn values(
+fn inputs(
     args: &Args,
     option: &InstallOption,
     is_asked: bool,
@@ -308,7 +313,7 @@ fn values(
     for text in &args.set {
         let (name, value) = text
             .split_once('=')
-            .ok_or_else(|| Usage("write --set NAME=VALUE".to_owned()))?;
+            .ok_or_else(|| Usage(format!("--set {text}: write --set NAME=VALUE")))?;
         let schema = known(name)?;
         if is_secret(schema) {
             return Err(Usage(format!("`{name}` is a secret: pass it with --secret-from {name}=FILE, or enter it at the prompt")).into());
@@ -317,12 +322,14 @@ fn values(
     }
     for text in &args.secret_from {
         let (name, from) = text.split_once('=').ok_or_else(|| {
-            Usage("write --secret-from NAME=FILE, or NAME=- for standard input".to_owned())
+            Usage(format!(
+                "--secret-from {text}: write --secret-from NAME=FILE, or NAME=- for standard input"
+            ))
         })?;
         let schema = known(name)?;
         let value = match from {
             "-" => stdin()?,
-            file => fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?,
+            file => files::text(Path::new(file), "a file with the value", MAX_SECRET_BYTES)?,
         };
         put(
             &mut values,
@@ -332,11 +339,8 @@ fn values(
         )?;
     }
     for (name, schema) in properties {
-        // For servers of the configuration file, secrets are variables of the gateway, which reports missing ones.
-        let is_elsewhere = is_secret(schema) && args.project.is_none();
         if values.contains_key(name)
             || !is_asked
-            || is_elsewhere
             || !required.contains(name.as_str()) && !is_secret(schema)
         {
             continue;
@@ -346,6 +350,10 @@ fn values(
             true => name.clone(),
             false => format!("{name} ({about})"),
         });
+        let label = match option.set.contains(name) {
+            true => format!("{label} [set already; Enter keeps it]"),
+            false => label,
+        };
         let value = match is_secret(schema) {
             true => secret(&label)?,
             false => line(&label)?,
@@ -353,6 +361,19 @@ fn values(
         if !value.is_empty() {
             put(&mut values, name, value, schema)?;
         }
+    }
+    let lacks = |name: &&str| {
+        let is_plain = properties
+            .get(*name)
+            .is_some_and(|schema| !is_secret(schema));
+        is_plain && !values.contains_key(*name) && properties[*name]["default"].is_null()
+    };
+    if let Some(name) = required.iter().copied().find(lacks) {
+        let server = &args.server;
+        return Err(Usage(format!(
+            "`{server}` needs the input `{name}`: pass it with --set {name}=VALUE"
+        ))
+        .into());
     }
     Ok(values)
 }

@@ -22,10 +22,13 @@ use backend::startup::{self, CliOverrides};
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// Create a key. Its token is printed once, on standard output.
+    #[command(alias = "add")]
     Create(CreateArgs),
     /// List the keys of a project, or all keys.
+    #[command(alias = "list")]
     Ls(ListArgs),
-    /// Revoke a key. It stops working at once.
+    /// Revoke a key, by its id or its name. It stops working at once.
+    #[command(aliases = ["rm", "remove"])]
     Revoke(Named),
     /// Create a new administrator's key directly in the database, if the old one is lost.
     Recover(RecoverArgs),
@@ -33,14 +36,14 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct CreateArgs {
-    /// A name that describes the use of the key.
+    /// A name that describes the use of the key. No other key has it.
     name: String,
-    /// The project of the key.
-    #[arg(long, required_unless_present = "admin")]
-    project: Option<ProjectId>,
-    /// The role of the key in the project.
-    #[arg(long, value_enum, default_value_t = ProjectRole::Call)]
-    role: ProjectRole,
+    /// A project of the key. May be given several times. Without it, the key is valid for all projects.
+    #[arg(long, value_delimiter = ',', add = names::projects())]
+    project: Vec<ProjectId>,
+    /// The role of the key. The default in a project is `call`.
+    #[arg(long, value_enum, required_unless_present_any = ["project", "admin"])]
+    role: Option<ProjectRole>,
     /// Create an administrator's key, which is allowed everything.
     #[arg(long, conflicts_with_all = ["project", "role"])]
     admin: bool,
@@ -92,24 +95,30 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
             .ok_or_else(|| Usage(format!("invalid lifetime `{text}`: write a number up to 36500 and a unit, such as 90d, 12h or 30m")))?;
         wanted["expires_at"] = json!(store::now() + wait);
     }
-    if args.project.is_some() {
-        wanted["role"] = json!(args.role);
+    if !args.admin {
+        wanted["role"] = json!(args.role.unwrap_or(ProjectRole::Call));
     }
-    let keys = path(&["keys"]) + &of_project(args.project.as_ref());
+    if args.project.len() > 1 {
+        wanted["projects"] = json!(args.project);
+    }
+    let keys = path(&["keys"]) + &of_project(args.project.first());
     let api = context.gateway().await?;
     let made: MadeKey = api.post(&keys, &wanted).await?;
     eprintln!(
-        "created the key {} ({}); its token is not shown again",
-        made.key.id,
+        "created the key `{}` ({}); its token is not shown again",
+        print::printable(&made.key.name),
         whose(&made.key)
     );
     context.print(&made, || format!("{}\n", made.token))
 }
 
 fn whose(key: &Key) -> String {
-    match &key.project {
-        Some(project) => format!("{} in project `{project}`", key.role.as_str()),
-        None => "administrator".to_owned(),
+    let names: Vec<String> = key.projects.iter().map(|id| format!("`{id}`")).collect();
+    match (names.as_slice(), key.role.as_str()) {
+        ([], "admin") => "administrator".to_owned(),
+        ([], role) => format!("{role} in all projects"),
+        ([one], role) => format!("{role} in project {one}"),
+        (_, role) => format!("{role} in projects {}", names.join(", ")),
     }
 }
 
@@ -128,7 +137,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         [
             key.id.clone(),
             print::short(&key.name, 40),
-            key.project.clone().unwrap_or_default(),
+            key.projects.join(", "),
             key.role.clone(),
             state.to_owned(),
             format!("…{}", key.hint),
@@ -137,27 +146,32 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         ]
     };
     let head = [
-        "ID", "NAME", "PROJECT", "ROLE", "STATE", "ENDS IN", "USED", "EXPIRES",
+        "ID", "NAME", "PROJECTS", "ROLE", "STATE", "ENDS IN", "USED", "EXPIRES",
     ];
     listed.print(context, "no keys found", head, cells)
 }
 
 async fn revoke(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let key = path(&["keys", &args.id]) + &of_project(args.project.as_ref());
+    let filter = json!({ "project": args.project });
+    let all = pages::all::<Key>(&api, &path(&["keys"]), &filter).await?;
+    let mut living = all.rows.iter().filter(|key| key.revoked_at.is_none());
+    let named = living.find(|key| key.name == args.id);
+    let id = named.map_or(args.id.as_str(), |key| key.id.as_str());
+    let key = path(&["keys", id]) + &of_project(args.project.as_ref());
     api.delete::<Value>(&key).await?;
-    eprintln!("revoked the key {}", args.id);
+    eprintln!("revoked the key `{}`", print::printable(&args.id));
     Ok(())
 }
 
 /// Writes to the database directly. A user who can do that needs no other permission.
 async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
-    let (_, mut config) = startup::load(&context.config)?;
+    let (_, mut settings) = startup::locate(&context.config)?;
     let mut overrides = args.overrides;
     overrides.data_dir.clone_from(&context.reach.data_dir);
-    overrides.overrule(&mut config.settings);
-    let dir = startup::open_data_dir(&config.settings)?;
-    let location = startup::location(&config.settings, &dir);
+    overrides.overrule(&mut settings);
+    let dir = startup::open_data_dir(&settings)?;
+    let location = startup::location(&settings, &dir);
     let file = dir.join(TOKEN_FILE);
     let question = format!(
         "Create a new administrator's key in {location} and write it to {}?",

@@ -1,16 +1,15 @@
 //! `kubernetes`: prints and converts `MCPServer` resources, for `kubectl`.
 
-use std::{
-    fs,
-    io::{self, Read as _},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::{Context, Output, print, servers::warn};
+use super::{Context, Output, files, print, prompt::stdin, servers::warn};
 use crate::kubernetes::{convert, definition};
+
+/// Maximum size of a file, in bytes.
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -29,20 +28,19 @@ pub(super) fn run(context: &Context, command: Command) -> anyhow::Result<()> {
         Command::Crd => write(context, &[definition()]),
         Command::Convert { file } => {
             let text = match file.as_os_str() == "-" {
-                true => {
-                    let mut text = String::new();
-                    io::stdin().read_to_string(&mut text).map(|_| text)
-                }
-                false => fs::read_to_string(&file),
+                true => stdin()?,
+                false => files::text(&file, "a file with resources", MAX_FILE_BYTES)?,
             };
-            let text = text.with_context(|| format!("cannot read {}", file.display()))?;
             let objects = serde_saphyr::from_multiple::<Value>(&text);
             let objects =
                 objects.with_context(|| format!("{} is not valid YAML", file.display()))?;
             let (made, warnings) = convert(objects);
             warn(&warnings);
             if made.is_empty() {
-                bail!("{} contains no `MCPServer` of ToolHive", file.display());
+                bail!(
+                    "{} contains no `MCPServer` of ToolHive; name a file with such resources",
+                    file.display()
+                );
             }
             write(context, &made)
         }

@@ -5,7 +5,7 @@ use std::{io::Write, time::Duration};
 use bytes::Bytes;
 use hyper::Method;
 
-use super::{Context, print, servers::NameArgs};
+use super::{Context, print, servers::NameArgs, values};
 use rest::NOTICE;
 
 /// The gateway sends data at least twice in this time, so a stream that is silent for longer is dead.
@@ -19,8 +19,11 @@ pub(super) struct Args {
     #[arg(long, short)]
     follow: bool,
     /// The number of lines to show from the end of the log.
-    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 200)]
+    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = values::tail)]
     lines: usize,
+    /// Show the time at which each line arrived (UTC).
+    #[arg(long, short)]
+    timestamps: bool,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
@@ -28,10 +31,19 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         named,
         follow,
         lines,
+        timestamps,
     } = args;
     let api = context.gateway().await?;
-    let (lines, follows) = (lines.to_string(), follow.to_string());
-    let query = [("tail", Some(&*lines)), ("follow", Some(&*follows))];
+    let [lines, follows, stamped] = [
+        lines.to_string(),
+        follow.to_string(),
+        timestamps.to_string(),
+    ];
+    let query = [
+        ("tail", Some(&*lines)),
+        ("follow", Some(&*follows)),
+        ("timestamps", timestamps.then_some(&*stamped)),
+    ];
     let path = named.path_with(&["logs"], &query);
     if !follow {
         return print::foreign(&api.text(&path).await?);

@@ -7,14 +7,30 @@
 //! - Commands that show or change servers use the REST API of a running gateway. Without one, those that only need the
 //!   files work on the files, with the same code.
 
+/// Prints a message for people to standard error. Its commands repeat the gateway that the user named ([`advice`]).
+macro_rules! eprintln {
+    () => {
+        ::std::eprintln!()
+    };
+    ($($text:tt)*) => {
+        ::std::eprintln!("{}", $crate::cli::advice::complete(&::std::format!($($text)*)))
+    };
+}
+
 mod add;
+mod advice;
 mod approvals;
+mod arguments;
+mod attention;
 mod call;
 mod calls;
 mod chat;
+mod clashes;
 mod clients;
 mod conversations;
 mod doctor;
+mod files;
+mod help;
 mod http;
 mod import;
 mod install;
@@ -38,10 +54,13 @@ mod search;
 mod secrets;
 mod servers;
 mod shown;
+mod suggest;
 mod tool_lookup;
 mod tool_settings;
 mod tools;
+mod top;
 mod update;
+mod values;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -91,10 +110,15 @@ enum Command {
     /// Undo `connect` and restore the client's file.
     Disconnect(clients::DisconnectArgs),
     /// List the servers and their states.
+    #[command(alias = "list")]
     Ls(servers::ListArgs),
     /// Show one server.
+    #[command(alias = "show")]
     Get(servers::NameArgs),
+    /// Show one server, like `get`, or list all servers, like `ls`.
+    Status(servers::StatusArgs),
     /// Remove a server.
+    #[command(alias = "remove")]
     Rm(servers::RemoveArgs),
     /// Enable a server, or one of its tools (NAME/TOOL).
     Enable(servers::SwitchArgs),
@@ -120,18 +144,26 @@ enum Command {
     Logout(login::OutArgs),
     /// List and call tools.
     #[command(subcommand)]
+    #[command(alias = "tool")]
     Tools(tools::Command),
+    /// List the tools that wait for approval.
+    #[command(subcommand)]
+    Approvals(approvals::Command),
     /// Add, show and remove projects.
     #[command(subcommand)]
+    #[command(alias = "projects")]
     Project(projects::Command),
-    /// Set, list and remove the secrets of projects.
+    /// Set, list and remove secrets, for the servers of mcp.json or of a project.
     #[command(subcommand)]
+    #[command(alias = "secrets")]
     Secret(secrets::Command),
     /// Install products into projects and remove them.
     #[command(subcommand)]
+    #[command(alias = "products")]
     Product(products::Command),
     /// Create, list and revoke keys.
     #[command(subcommand)]
+    #[command(alias = "keys")]
     Key(keys::Command),
     /// Sign a browser in to the running gateway and open it.
     Open(open::Args),
@@ -139,6 +171,7 @@ enum Command {
     Chat(chat::Args),
     /// List, show and remove conversations with the agent.
     #[command(subcommand)]
+    #[command(alias = "conversations")]
     Conversation(conversations::Command),
     /// Show the records of tool calls, with caller and outcome.
     #[command(subcommand)]
@@ -185,13 +218,13 @@ struct Cancelled;
 
 pub(crate) fn main() -> ExitCode {
     names::complete();
-    let cli = add::parse(std::env::args_os().collect(), |cli: &Cli| {
-        match &cli.command {
-            Command::Add(args) => Some(args),
-            _ => None,
-        }
+    let words = std::env::args_os().collect();
+    let cli = add::parse(words, help::command, |cli: &Cli| match &cli.command {
+        Command::Add(args) => Some(args),
+        _ => None,
     });
     let cli = cli.unwrap_or_else(|error| error.exit());
+    advice::remember(&cli.reach);
     if let Command::Completions { shell } = cli.command {
         let script = names::script(shell).and_then(|script| print::data(&script));
         return ended(script, cli.output);
@@ -222,48 +255,57 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         output: cli.output,
         reach: cli.reach,
     };
-    match cli.command {
+    match dispatch(&context, cli.command).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(suggest::completed(&context, error).await),
+    }
+}
+
+async fn dispatch(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Serve(mut args) => {
-            args.overrides.data_dir = context.reach.data_dir;
+            args.overrides.data_dir.clone_from(&context.reach.data_dir);
             serve::serve(&context.config, args).await
         }
         Command::Stdio(mut args) => {
-            args.overrides.data_dir = context.reach.data_dir;
+            args.overrides.data_dir.clone_from(&context.reach.data_dir);
             stdio::run(&context.config, args).await
         }
-        Command::Add(args) => add::run(&context, *args).await,
-        Command::Import(args) => import::run(&context, args).await,
-        Command::Search(args) => search::run(&context, args).await,
-        Command::Install(args) => install::run(&context, *args).await,
-        Command::Connect(args) => clients::connect(&context, *args).await,
-        Command::Disconnect(args) => clients::disconnect(&context, args).await,
-        Command::Ls(args) => servers::list(&context, args).await,
-        Command::Get(args) => servers::show(&context, args).await,
-        Command::Rm(args) => servers::remove(&context, args).await,
-        Command::Enable(args) => servers::switch(&context, args, true).await,
-        Command::Disable(args) => servers::switch(&context, args, false).await,
-        Command::Start(args) => servers::order(&context, args, "start", "started").await,
-        Command::Stop(args) => servers::order(&context, args, "stop", "stopped").await,
-        Command::Restart(args) => servers::order(&context, args, "restart", "restarted").await,
-        Command::Logs(args) => logs::run(&context, args).await,
-        Command::Events(args) => servers::events(&context, args).await,
-        Command::Call(args) => request::run(&context, args).await,
-        Command::Update(args) => update::run(&context, args).await,
-        Command::Login(args) => login::run(&context, args).await,
-        Command::Logout(args) => login::out(&context, args).await,
-        Command::Tools(command) => tools::run(&context, command).await,
-        Command::Project(command) => projects::run(&context, command).await,
-        Command::Secret(command) => secrets::run(&context, command).await,
-        Command::Product(command) => products::run(&context, command).await,
-        Command::Key(command) => keys::run(&context, command).await,
-        Command::Open(args) => open::run(&context, args).await,
-        Command::Chat(args) => chat::run(&context, args).await,
-        Command::Conversation(command) => conversations::run(&context, command).await,
-        Command::Calls(command) => calls::run(&context, command).await,
-        Command::Runs(command) => runs::run(&context, command).await,
-        Command::Replicas(command) => replicas::run(&context, command).await,
-        Command::Kubernetes(command) => kubernetes::run(&context, command),
-        Command::Doctor => doctor::run(&context).await,
+        Command::Add(args) => add::run(context, *args).await,
+        Command::Import(args) => import::run(context, args).await,
+        Command::Search(args) => search::run(context, args).await,
+        Command::Install(args) => install::run(context, *args).await,
+        Command::Connect(args) => clients::connect(context, *args).await,
+        Command::Disconnect(args) => clients::disconnect(context, args).await,
+        Command::Ls(args) => servers::list(context, args).await,
+        Command::Get(args) => servers::show(context, args).await,
+        Command::Status(args) => servers::status(context, args).await,
+        Command::Rm(args) => servers::remove(context, args).await,
+        Command::Enable(args) => servers::switch(context, args, true).await,
+        Command::Disable(args) => servers::switch(context, args, false).await,
+        Command::Start(args) => servers::order(context, args, "start", "started").await,
+        Command::Stop(args) => servers::order(context, args, "stop", "stopped").await,
+        Command::Restart(args) => servers::order(context, args, "restart", "restarted").await,
+        Command::Logs(args) => logs::run(context, args).await,
+        Command::Events(args) => servers::events(context, args).await,
+        Command::Call(args) => request::run(context, args).await,
+        Command::Update(args) => update::run(context, args).await,
+        Command::Login(args) => login::run(context, args).await,
+        Command::Logout(args) => login::out(context, args).await,
+        Command::Tools(command) => tools::run(context, command).await,
+        Command::Approvals(command) => approvals::run(context, command).await,
+        Command::Project(command) => projects::run(context, command).await,
+        Command::Secret(command) => secrets::run(context, command).await,
+        Command::Product(command) => products::run(context, command).await,
+        Command::Key(command) => keys::run(context, command).await,
+        Command::Open(args) => open::run(context, args).await,
+        Command::Chat(args) => chat::run(context, args).await,
+        Command::Conversation(command) => conversations::run(context, command).await,
+        Command::Calls(command) => calls::run(context, command).await,
+        Command::Runs(command) => runs::run(context, command).await,
+        Command::Replicas(command) => replicas::run(context, command).await,
+        Command::Kubernetes(command) => kubernetes::run(context, command),
+        Command::Doctor => doctor::run(context).await,
         Command::Completions { .. } => Ok(()),
     }
 }
@@ -284,9 +326,9 @@ fn ended(outcome: anyhow::Result<()>, output: Output) -> ExitCode {
             let status = refused.map(|refused| refused.status);
             let wrong = refused.map(|refused| refused.wrong.as_slice());
             let said = serde_json::json!({
-                "error": text, "status": status, "errors": wrong.unwrap_or_default(),
+                "error": advice::complete(&text), "status": status, "errors": wrong.unwrap_or_default(),
             });
-            eprintln!("{said}");
+            ::std::eprintln!("{said}");
         }
     }
     if error.is::<Usage>() {

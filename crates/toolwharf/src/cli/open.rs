@@ -54,7 +54,8 @@ pub(super) async fn opened(dir: &Path, url: &str) -> bool {
 
 /// Writes a page that redirects to the link.
 fn page(dir: &Path, url: &str) -> std::io::Result<PathBuf> {
-    let path = dir.join(PAGE_FILE);
+    // A browser that already runs has another working directory.
+    let path = std::path::absolute(dir)?.join(PAGE_FILE);
     let _ = fs::remove_file(&path);
     let mut options = fs::OpenOptions::new();
     let mut file = options

@@ -4,14 +4,14 @@ use anyhow::Context as _;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::{Context, Output, http, print};
+use super::{Context, Output, http, print, values};
 
 const PAGE_ROWS: usize = 500;
 
 #[derive(clap::Args)]
 pub(super) struct Lines {
     /// The maximum number of rows.
-    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, allow_negative_numbers = true, value_parser = values::lines)]
     lines: u32,
 }
 
@@ -78,6 +78,11 @@ async fn rows<T: DeserializeOwned>(
 }
 
 impl<T: Serialize> Listed<T> {
+    /// A list that has no more rows than these.
+    pub(super) fn whole(rows: Vec<T>) -> Self {
+        Self { rows, more: false }
+    }
+
     /// Prints a table of the rows. Prints `none` to stderr if there are no rows.
     pub(super) fn print<const N: usize>(
         &self,

@@ -78,6 +78,8 @@ pub(super) fn printable(text: &str) -> String {
 
 /// Minimum width of a column that is shortened to fit the terminal, in characters.
 const MIN_COLUMN_CHARS: usize = 12;
+/// Indentation of a note below its line.
+const NOTE_INDENT: usize = 4;
 /// Number of spaces between two columns.
 const COLUMN_GAP: usize = 2;
 
@@ -121,6 +123,58 @@ pub(super) fn width(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     let size = is_terminal.then(|| rustix::termios::tcgetwinsize(stream));
     let columns = usize::from(size?.ok()?.ws_col);
     (columns > 0).then_some(columns)
+}
+
+/// Like [`table`], with notes in the last column. On a terminal, a note that does not fit into its line is shown in full
+/// below it.
+pub(super) fn table_with_notes(head: &[&'static str], rows: &[Vec<String>]) -> String {
+    let terminal = width(&io::stdout());
+    let coloured = terminal.is_some() && takes_colour();
+    drawn_with_notes(head, rows, terminal, coloured)
+}
+
+fn drawn_with_notes(
+    head: &[&str],
+    rows: &[Vec<String>],
+    terminal: Option<usize>,
+    coloured: bool,
+) -> String {
+    let Some(terminal) = terminal else {
+        return drawn(head, rows, None, coloured);
+    };
+    let last = head.len().saturating_sub(1);
+    let before: Vec<Vec<String>> = rows.iter().map(|row| row[..last].to_vec()).collect();
+    let table = drawn(&head[..last], &before, Some(terminal), false);
+    let widest = table.lines().map(|line| line.chars().count()).max();
+    let begin = widest.unwrap_or_default() + COLUMN_GAP;
+    let notes = rows.iter().map(|row| one_line(&row[last], usize::MAX));
+    let notes: Vec<String> = notes.collect();
+    let fits = |note: &String| begin + note.chars().count() <= terminal;
+    let has_column = begin + MIN_COLUMN_CHARS <= terminal
+        && notes.iter().any(|note| !note.is_empty() && fits(note));
+    let drawn = drawn(&head[..last], &before, Some(terminal), coloured);
+    let mut out = String::new();
+    for (number, (line, plain)) in drawn.lines().zip(table.lines()).enumerate() {
+        let note = match number {
+            0 => has_column.then(|| head[last].to_owned()),
+            row => Some(notes[row - 1].clone()).filter(|note| !note.is_empty()),
+        };
+        out.push_str(line);
+        match note {
+            Some(note) if has_column && fits(&note) => {
+                out.push_str(&" ".repeat(begin - plain.chars().count()));
+                out.push_str(&note);
+            }
+            Some(note) => {
+                out.push('\n');
+                out.push_str(&" ".repeat(NOTE_INDENT));
+                out.push_str(&wrapped(&note, NOTE_INDENT, Some(terminal)));
+            }
+            None => {}
+        }
+        out.push('\n');
+    }
+    out
 }
 
 fn drawn(
@@ -206,6 +260,14 @@ pub(super) fn duration(ms: u64) -> String {
     }
 }
 
+/// Formats the duration of a call.
+pub(super) fn micros(us: u64) -> String {
+    match us {
+        ..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
+        _ => format!("{} ms", us / 1_000),
+    }
+}
+
 /// Parses a duration such as 30m, 12h or 90d.
 pub(super) fn parse_duration(text: &str) -> Option<std::time::Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -228,12 +290,43 @@ pub(super) fn time(time: store::Time) -> String {
     format!("{date} {}", rest.get(..8).unwrap_or(rest))
 }
 
-/// Returns lines of names and values. Omits empty values.
+/// Width of the names in [`fields`], with the gap after it.
+const FIELD_INDENT: usize = 17;
+
+/// Returns lines of names and values. Omits empty values. On a terminal, long values wrap.
 pub(super) fn fields(rows: &[(&str, String)]) -> String {
+    let width = width(&io::stdout());
     rows.iter()
         .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| format!("{name:15}  {}\n", printable(value).replace('\n', " ")))
+        .map(|(name, value)| {
+            let value = wrapped(&value.replace('\n', " "), FIELD_INDENT, width);
+            format!("{name:15}  {value}\n")
+        })
         .collect()
+}
+
+/// Returns a text without control characters, whose lines after the first are indented. Lines are broken at blanks so
+/// that they end before column `width`, if there is one. The first line begins at column `indent`.
+pub(super) fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
+    let room = width.map_or(usize::MAX, |width| {
+        width.saturating_sub(indent).max(MIN_COLUMN_CHARS)
+    });
+    let mut lines: Vec<String> = Vec::new();
+    for line in printable(text).lines() {
+        let mut rest = line;
+        while let Some((end, _)) = rest.char_indices().nth(room) {
+            let at = match rest[..end].rfind(' ') {
+                _ if rest[end..].starts_with(' ') => end,
+                Some(at) if at > 0 => at,
+                // A word that is longer than a line is broken anywhere.
+                _ => end,
+            };
+            lines.push(rest[..at].trim_end().to_owned());
+            rest = rest[at..].trim_start();
+        }
+        lines.push(rest.to_owned());
+    }
+    lines.join(&format!("\n{}", " ".repeat(indent)))
 }
 
 /// Returns the beginning of a text, on one line.
@@ -294,6 +387,49 @@ mod tests {
             Some(4 + COLUMN_GAP + MIN_COLUMN_CHARS + COLUMN_GAP + MIN_COLUMN_CHARS),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_note_that_does_not_fit_is_shown_in_full_below_its_line() {
+        let row =
+            |name: &str, note: &str| vec![name.to_owned(), "running".to_owned(), note.to_owned()];
+        let why = "it does not trust the TLS certificate of a host: set `SSL_CERT_FILE`";
+        let rows = [row("one", "up 5m"), row("two", why), row("three", "")];
+        let table = drawn_with_notes(&["NAME", "STATE", "NOTE"], &rows, Some(40), false);
+        assert_eq!(
+            table,
+            "NAME   STATE    NOTE\n\
+             one    running  up 5m\n\
+             two    running\n    it does not trust the TLS\n    certificate of a host: set\n    `SSL_CERT_FILE`\n\
+             three  running\n"
+        );
+        assert!(
+            table.lines().all(|line| line.chars().count() <= 40),
+            "{table}"
+        );
+        let narrow = drawn_with_notes(&["NAME", "STATE", "NOTE"], &rows, Some(20), false);
+        assert!(
+            narrow.starts_with("NAME   STATE\none    running\n    up 5m\n"),
+            "{narrow}"
+        );
+        // Without a terminal, each server has one line.
+        let piped = drawn_with_notes(&["NAME", "STATE", "NOTE"], &rows, None, false);
+        assert!(piped.contains(why) && piped.lines().count() == 4, "{piped}");
+    }
+
+    #[test]
+    fn long_texts_wrap_at_blanks() {
+        for (text, width, expect) in [
+            ("one two three", Some(2 + 12), "one two\n  three"),
+            ("one two three four", None, "one two three four"),
+            ("abcdefghijklmnopq", Some(14), "abcdefghijkl\n  mnopq"),
+            ("a\nb", None, "a\n  b"),
+            ("exactly 12ch", Some(14), "exactly 12ch"),
+            ("ääääää öööööö", Some(14), "ääääää\n  öööööö"),
+            ("\u{1b}[2J", Some(80), "\u{fffd}[2J"),
+        ] {
+            assert_eq!(wrapped(text, 2, width), expect);
+        }
     }
 
     #[test]

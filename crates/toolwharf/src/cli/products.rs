@@ -1,6 +1,6 @@
 //! `product`: installs, lists and removes products of projects.
 
-use std::{fs, io::Read, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use api::{InstalledProduct, Product};
@@ -9,7 +9,7 @@ use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, http::path, names, pages, print, shown};
+use super::{Context, files, http::path, names, pages, print, shown};
 use crate::cli::prompt::stdin;
 
 /// Maximum size of a manifest, in bytes.
@@ -20,8 +20,10 @@ pub(super) enum Command {
     /// Install a product, or update an installed one.
     Install(InstallArgs),
     /// List the products of a project.
+    #[command(alias = "list")]
     Ls(ListArgs),
     /// Remove a product and its servers.
+    #[command(alias = "remove")]
     Rm(NameArgs),
 }
 
@@ -62,13 +64,7 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
     let text = if args.file.as_os_str() == "-" {
         stdin()?
     } else {
-        let mut text = String::new();
-        let read = fs::File::open(&args.file)
-            .and_then(|file| file.take(MAX_MANIFEST_BYTES + 1).read_to_string(&mut text));
-        if read.with_context(|| format!("cannot read {file}"))? as u64 > MAX_MANIFEST_BYTES {
-            bail!("{file} is larger than {} MiB", MAX_MANIFEST_BYTES >> 20);
-        }
-        text
+        files::text(&args.file, "a manifest", MAX_MANIFEST_BYTES)?
     };
     let is_json = text.trim_start().starts_with('{');
     let (kind, manifest) = if is_json {

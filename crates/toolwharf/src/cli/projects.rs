@@ -8,12 +8,16 @@ use super::{Context, http::path, pages, print, prompt::agreed};
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List the projects.
+    #[command(alias = "list")]
     Ls,
     /// Add or change a project.
+    #[command(alias = "create")]
     Add(AddArgs),
     /// Show a project.
+    #[command(aliases = ["show", "status"])]
     Get(NameArgs),
     /// Remove a project with its servers, secrets, products and keys.
+    #[command(alias = "remove")]
     Rm(RemoveArgs),
     /// Enable a project.
     Enable(NameArgs),
@@ -147,6 +151,9 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
 async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let id = &args.project;
+    // The question is asked only about a project that exists.
+    api.get::<Project>(&path(&["projects", id.as_str()]))
+        .await?;
     let question =
         format!("Remove the project `{id}` with its servers, secrets, products and keys?");
     agreed(&question, args.yes)?;

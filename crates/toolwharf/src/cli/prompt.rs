@@ -39,9 +39,10 @@ pub(super) fn secret(what: &str) -> anyhow::Result<String> {
         }
         return Ok(text);
     }
+    // Turning off the echo discards what was typed before, so the question comes after it.
+    let _silent = Silent::begin()?;
     eprint!("{what}: ");
     io::stderr().flush().ok();
-    let _silent = Silent::begin()?;
     let text = typed("the secret")?;
     eprintln!();
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())

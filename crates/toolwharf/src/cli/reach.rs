@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use api::Server;
 use config::{Config, Sources, data_dir};
-use model::ProjectId;
+use model::{ProjectId, Settings};
 use tokio::net::TcpStream;
 
 use super::{
@@ -18,7 +18,12 @@ use super::{
     http::{Api, path},
     pages, print,
 };
-use backend::{lock, loop_detection::LoopDetection, startup};
+use backend::{
+    config_secrets,
+    lock::{self, GatewayRecord},
+    loop_detection::LoopDetection,
+    startup,
+};
 
 /// Time limit for a gateway on this machine to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -58,7 +63,12 @@ impl Context {
         let sources = Sources::locate(&self.config, &startup::env);
         match self.running(sources.as_ref().ok()).await? {
             Some(api) => Ok(Place::Gateway(api)),
-            None => Ok(Place::Files(sources?)),
+            None => {
+                let sources = sources?;
+                let settings = startup::settings(&sources).unwrap_or_default();
+                self.read_secrets(&sources, &settings, &startup::env).await;
+                Ok(Place::Files(sources))
+            }
         }
     }
 
@@ -69,12 +79,48 @@ impl Context {
     pub(super) async fn gateway(&self) -> anyhow::Result<Api> {
         match self.place().await? {
             Place::Gateway(api) => Ok(api),
-            Place::Files(_) => {
-                bail!(
-                    "no gateway is running: start one with `toolwharf serve`, or specify one with --url"
+            Place::Files(sources) => bail!("{}", self.no_gateway(&sources)),
+        }
+    }
+
+    /// Explains why no gateway was found, and what to do.
+    fn no_gateway(&self, sources: &Sources) -> String {
+        let Some(dir) = self.dir(Some(sources)) else {
+            return "no gateway is running: start one with `toolwharf serve`, or specify one with --url"
+                .to_owned();
+        };
+        let Some(other) = lock::holder(&dir) else {
+            return format!(
+                "no gateway is running on the data directory {}: start one with `toolwharf serve`, or specify one with --url",
+                dir.display()
+            );
+        };
+        match &other.at {
+            Some(at) if !self.is_meant(sources, at) => {
+                let files: Vec<String> = at
+                    .config
+                    .iter()
+                    .map(|file| file.display().to_string())
+                    .collect();
+                format!(
+                    "the running gateway uses other configuration files than --config or TOOLWHARF_CONFIG names: {other} uses {}. \
+                     Leave --config out, or specify the gateway with --url",
+                    files.join(", ")
                 )
             }
+            _ => format!(
+                "the gateway accepts no connections: {other}. Try again, or end it and start it again"
+            ),
         }
+    }
+
+    /// Returns whether a running gateway is the one that the user means. If the user named files, a gateway that uses
+    /// other files is ignored.
+    fn is_meant(&self, sources: &Sources, found: &GatewayRecord) -> bool {
+        let is_named = !self.config.is_empty()
+            || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
+        let mut files = lock::absolute(sources).into_iter();
+        !is_named || files.all(|file| found.config.contains(&file))
     }
 
     /// Returns the running gateway, otherwise the files. With a project, a gateway is required.
@@ -82,6 +128,26 @@ impl Context {
         match project {
             Some(_) => Ok(Place::Gateway(self.gateway().await?)),
             None => self.place().await,
+        }
+    }
+
+    /// Reads the stored secrets for the server files, if the data directory has any. `env`: the environment of the
+    /// gateway.
+    pub(super) async fn read_secrets(
+        &self,
+        sources: &Sources,
+        settings: &Settings,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) {
+        let Some(dir) = self.dir(Some(sources)) else {
+            return;
+        };
+        let read = config_secrets::peek(sources, settings, &dir, env).await;
+        if let Err(error) = read {
+            eprintln!(
+                "warning: cannot read the stored secrets: {}",
+                print::printable(&format!("{error:#}"))
+            );
         }
     }
 
@@ -96,7 +162,7 @@ impl Context {
         };
         // The token in the data directory is sent only to a gateway on this machine.
         let own = if is_local { self.dir(None) } else { None };
-        api.token = self.token(own.as_deref())?;
+        self.add_token(&mut api, own.as_deref())?;
         Ok(api)
     }
 
@@ -104,20 +170,21 @@ impl Context {
         let Some(dir) = self.dir(sources) else {
             return Ok(None);
         };
+        if let Err(error) = lock::readable(&dir) {
+            bail!(
+                "cannot read the data directory {}: {error}. Run the command as the user that runs the gateway, or name \
+                 another directory with --data-dir",
+                dir.display()
+            );
+        }
         let Some(found) = lock::gateway_record(&dir) else {
             return Ok(None);
         };
-        // If the user named files, a gateway that uses other files is ignored.
-        let is_named = !self.config.is_empty()
-            || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
-        if let Some(sources) = sources.filter(|_| is_named)
-            && !lock::absolute(sources)
-                .iter()
-                .all(|file| found.config.contains(file))
-        {
+        if sources.is_some_and(|sources| !self.is_meant(sources, &found)) {
             return Ok(None);
         }
-        let api = Api::new(&found.url, self.token(Some(&dir))?)?;
+        let mut api = Api::new(&found.url, None)?;
+        self.add_token(&mut api, Some(&dir))?;
         let address = found.url.trim_start_matches("http://");
         match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(_)) => Ok(Some(api)),
@@ -144,22 +211,37 @@ impl Context {
         data_dir(&settings, &startup::env).ok()
     }
 
-    fn token(&self, dir: Option<&Path>) -> anyhow::Result<Option<String>> {
-        let read = |path: &Path| {
-            fs::read_to_string(path)
-                .map(|token| token.trim().to_owned())
-                .with_context(|| format!("cannot read the token in {}", path.display()))
+    /// Adds the key that the user named, or the administrator's key in `dir`.
+    fn add_token(&self, api: &mut Api, dir: Option<&Path>) -> anyhow::Result<()> {
+        let read = |path: &Path| -> anyhow::Result<String> {
+            let token = fs::read_to_string(path).with_context(|| {
+                format!(
+                    "cannot read the key in {}. Name a file that contains a key with --token-file, or set TOOLWHARF_TOKEN",
+                    path.display()
+                )
+            })?;
+            match token.trim() {
+                "" => bail!(
+                    "{} is empty: name a file that contains a key with --token-file, or set TOOLWHARF_TOKEN",
+                    path.display()
+                ),
+                token => Ok(token.to_owned()),
+            }
         };
         if let Some(file) = &self.reach.token_file {
-            return read(file).map(Some);
+            api.token = Some(read(file)?);
+            api.token_source = Some(file.display().to_string());
+        } else if let Some(token) = env::var("TOOLWHARF_TOKEN").ok().filter(|t| !t.is_empty()) {
+            api.token = Some(token);
+            api.token_source = Some("TOOLWHARF_TOKEN".to_owned());
+        } else if let Some(dir) = dir {
+            let file = dir.join(auth::admin_token::TOKEN_FILE);
+            if file.exists() {
+                api.token = Some(read(&file)?);
+                api.token_source = Some(file.display().to_string());
+            }
         }
-        if let Some(token) = env::var("TOOLWHARF_TOKEN").ok().filter(|t| !t.is_empty()) {
-            return Ok(Some(token));
-        }
-        let file = dir.map(|dir| dir.join(auth::admin_token::TOKEN_FILE));
-        file.filter(|file| file.exists())
-            .map(|file| read(&file))
-            .transpose()
+        Ok(())
     }
 }
 

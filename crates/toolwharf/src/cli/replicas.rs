@@ -7,6 +7,7 @@ use super::{Context, Output, http::path, print};
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List the gateways that share the database, with the number of their leases.
+    #[command(alias = "list")]
     Ls,
 }
 

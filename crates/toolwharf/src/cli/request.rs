@@ -10,7 +10,9 @@ use mcp::Frame;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Context, No, Output, Usage, call::progress, http::Api, print, servers::NameArgs};
+use super::{
+    Context, No, Output, Usage, call::progress, http::Api, print, servers::NameArgs, values,
+};
 use crate::cli::prompt::stdin;
 
 /// Maximum timeout of a call, in seconds. The gateway allows no more.
@@ -20,6 +22,8 @@ const MAX_TIMEOUT_SECS: u64 = 3_600;
 const EXTRA_TIME: Duration = Duration::from_secs(30);
 
 const MAX_DEPTH: usize = 512;
+/// Maximum length of parameters in an error, in characters.
+const MAX_SHOWN_CHARS: usize = 60;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -30,7 +34,7 @@ pub(super) struct Args {
     /// The parameters as a JSON object. `-` reads them from standard input.
     params: Option<String>,
     /// Timeout in seconds. The default is the server's setting.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_SECS))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = |text: &str| values::seconds_in(text, 1..=MAX_TIMEOUT_SECS))]
     timeout: Option<u64>,
 }
 
@@ -47,11 +51,18 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     }
     let mut body = serde_json::to_string(&body)?;
     if let Some(params) = params {
+        let shown = print::one_line(args.params.as_deref().unwrap_or_default(), MAX_SHOWN_CHARS);
         mcp::json::validate(params.as_bytes(), MAX_DEPTH)
-            .map_err(|fault| Usage(format!("the parameters are not valid JSON: {fault}")))?;
+            .map_err(|fault| {
+                Usage(format!(
+                    "the parameters `{shown}` are not valid JSON: {fault}; write '{{\"key\": \"value\"}}'"
+                ))
+            })?;
         if mcp::json::Object::of(params.as_bytes()).is_none() {
-            let form = "the parameters are not a JSON object: write '{\"key\": \"value\"}'";
-            return Err(Usage(form.into()).into());
+            return Err(Usage(format!(
+                "the parameters `{shown}` are not a JSON object: write '{{\"key\": \"value\"}}'"
+            ))
+            .into());
         }
         // The parameters are inserted as text, so that numbers keep their notation.
         body.truncate(body.len() - 1);
@@ -61,7 +72,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let limit = args.timeout.unwrap_or(MAX_TIMEOUT_SECS);
     let until = Instant::now() + Duration::from_secs(limit) + EXTRA_TIME;
     let path = args.named.path(&["call"]);
-    let response = send(&api, &path, body.into());
+    let response = send(&api, &path, body.into(), &args);
     let Ok(result) = timeout_at(until, response).await else {
         bail!("no response within {limit} s; --timeout sets the limit");
     };
@@ -82,13 +93,13 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn send(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
+async fn send(api: &Api, path: &str, body: Bytes, args: &Args) -> anyhow::Result<Vec<u8>> {
     let stream = [(header::ACCEPT, "text/event-stream")];
     let mut answer = api.open(Method::POST, path, body, &stream).await?;
     while let Some(event) = answer.event(Duration::from_secs(MAX_TIMEOUT_SECS)).await? {
         match event.event.as_str() {
             "result" => return Ok(event.data.to_vec()),
-            "error" => return Err(failed(&event.data)),
+            "error" => return Err(failed(&event.data, args)),
             _ => {
                 if let Ok(frame) = Frame::parse(event.data, MAX_DEPTH) {
                     progress(&frame);
@@ -100,7 +111,7 @@ async fn send(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Returns the error of a call, as the server reported it.
-fn failed(text: &[u8]) -> anyhow::Error {
+fn failed(text: &[u8], args: &Args) -> anyhow::Error {
     let Ok(problem) = serde_json::from_slice::<Problem>(text) else {
         return anyhow::anyhow!("the call failed, and the gateway's error report is unreadable");
     };
@@ -108,7 +119,22 @@ fn failed(text: &[u8]) -> anyhow::Error {
         Some(error) => {
             let data = error.data.map(|data| format!("\n{data}"));
             let data = data.unwrap_or_default();
-            anyhow::anyhow!("{} (code {}){data}", problem.detail, error.code)
+            let (server, method) = (args.named.name(), &args.method);
+            // Unknown methods and invalid parameters (JSON-RPC 2.0, section 5.1).
+            let hint = match (error.code, method.as_str()) {
+                (-32601, _) => {
+                    "; `tools/list` and `tools/call` are methods that most servers have".to_owned()
+                }
+                (-32602, "tools/call") => {
+                    format!("; `toolwharf tools ls --server {server}` lists its tools")
+                }
+                _ => String::new(),
+            };
+            anyhow::anyhow!(
+                "server `{server}` refused `{method}`: {} (code {}){hint}{data}",
+                problem.detail,
+                error.code
+            )
         }
         None => anyhow::anyhow!("{}", problem.detail),
     }

@@ -9,15 +9,17 @@ use super::{
     http::{of_project, path},
     names,
     pages::{self, Lines},
-    print,
+    print, values,
 };
 use crate::cli::names::Named;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List runs, newest first.
+    #[command(alias = "list")]
     Ls(ListArgs),
     /// Show a run with its calls.
+    #[command(aliases = ["show", "status"])]
     Get(Named),
 }
 
@@ -27,7 +29,7 @@ pub(super) struct ListArgs {
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only runs with this outcome: running, done, failed, cancelled or interrupted.
-    #[arg(long)]
+    #[arg(long, hide_possible_values = true, value_parser = values::run_outcomes())]
     status: Option<String>,
     /// Only runs of this conversation.
     #[arg(long, value_name = "ID")]
@@ -47,17 +49,18 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let head = [
-        "BEGUN", "ID", "PROJECT", "MODEL", "STATUS", "TOOK", "TOKENS", "NOTE",
+        "BEGUN", "ID", "PROJECT", "CALLER", "MODEL", "STATUS", "TOOK", "TOKENS", "NOTE",
     ];
     let listed = pages::list(&api, &path(&["runs"]), &args, &args.lines).await?;
     listed.print(context, "no runs found", head, cells)
 }
 
-fn cells(run: &Run) -> [String; 8] {
+fn cells(run: &Run) -> [String; 9] {
     [
         print::time(run.started_at),
         run.id.clone(),
         run.project.clone().unwrap_or_default(),
+        print::short(run.caller_name.as_deref().unwrap_or_default(), 40),
         print::short(&run.model, 40),
         run.status.clone(),
         took(run),
@@ -86,6 +89,7 @@ async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
         ("status", run.status.clone()),
         ("error", run.error.clone().unwrap_or_default()),
         ("project", run.project.clone().unwrap_or_default()),
+        ("caller", run.caller_name.clone().unwrap_or_default()),
         ("conversation", run.conversation.clone().unwrap_or_default()),
         ("model", run.model.clone()),
         ("requests", run.turns.to_string()),

@@ -8,6 +8,7 @@ use super::{
     print,
     reach::Place,
     servers::warn,
+    values,
 };
 use backend::startup;
 use install::Catalogue;
@@ -23,7 +24,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME|URL")]
     registry: Option<String>,
     /// The maximum number of servers.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, allow_negative_numbers = true, value_parser = |text: &str| values::lines_in(text, 1..=1000))]
     lines: u32,
 }
 
@@ -60,6 +61,9 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             }
         }
     };
+    if found.servers.is_empty() {
+        eprintln!("no matching server found");
+    }
     warn(&found.notices);
     if found.next.is_some() {
         eprintln!("there are more servers; a larger --lines shows them");
@@ -68,7 +72,6 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         return print::json(&found.servers);
     }
     if found.servers.is_empty() {
-        eprintln!("no matching server found");
         return Ok(());
     }
     let head = ["NAME", "RUNS", "REGISTRY", "DESCRIPTION"];

@@ -1,4 +1,4 @@
-//! Commands for servers: `ls`, `get`, `rm`, `enable`, `disable`, `start`, `stop`, `restart` and `events`.
+//! Commands for servers: `ls`, `get`, `status`, `rm`, `enable`, `disable`, `start`, `stop`, `restart` and `events`.
 //!
 //! Without a running gateway, those that only need the configuration file work on the file.
 
@@ -9,18 +9,17 @@ use std::time::Duration;
 
 use api::{Event, Removed, Server};
 use api::{Set, Setting};
-use config::{Config, nearest};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::json;
 
 use super::{
-    Context, Output, Usage,
+    Context, No, Output, Usage, attention, clashes,
     http::{self, Api},
     names,
     pages::{self, Lines},
     print,
     reach::{Place, own},
-    shown, tool_settings,
+    secrets, shown, suggest, tool_settings, values,
 };
 use backend::server_files;
 use rest::configured;
@@ -32,6 +31,9 @@ const TAIL_LINES: &str = "10";
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
+    /// Only these servers, by name or id.
+    #[arg(value_name = "NAME", add = names::servers())]
+    names: Vec<ServerName>,
     /// Only servers of this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
@@ -43,6 +45,16 @@ pub(super) struct NameArgs {
     #[arg(add = names::servers())]
     name: ServerName,
     /// The project that owns the server.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+}
+
+#[derive(clap::Args)]
+pub(super) struct StatusArgs {
+    /// The server's name or id. Without it, list all servers.
+    #[arg(add = names::servers())]
+    name: Option<ServerName>,
+    /// The project of the servers.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -65,7 +77,7 @@ pub(super) struct SwitchArgs {
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Maximum time to wait until the server connects, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = values::wait)]
     wait: u64,
 }
 
@@ -78,6 +90,10 @@ pub(super) struct EventsArgs {
 }
 
 impl NameArgs {
+    pub(super) fn name(&self) -> &ServerName {
+        &self.name
+    }
+
     /// Returns the API path of the server, or one below it.
     pub(super) fn path(&self, below: &[&str]) -> String {
         self.path_with(below, &[])
@@ -110,24 +126,44 @@ pub(super) fn warn(warnings: &[String]) {
 }
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let servers: Vec<Server> = match context.place_of(args.project.as_ref()).await? {
-        Place::Gateway(api) => all_servers(&api, args.project.as_ref()).await?,
+    let place = context.place_of(args.project.as_ref()).await?;
+    let mut servers: Vec<Server> = match &place {
+        Place::Gateway(api) => all_servers(api, args.project.as_ref()).await?,
         Place::Files(sources) => {
             eprintln!("no gateway is running: reading the configuration files");
-            let config = load_config(&sources)?;
+            let config = load_config(sources)?;
             config.servers.iter().map(configured).collect()
         }
     };
+    let is_named = |server: &Server, name: &ServerName| {
+        server.name == name.as_str() || server.id == name.as_str()
+    };
+    for name in &args.names {
+        if !servers.iter().any(|server| is_named(server, name)) {
+            return Err(unknown(
+                name.as_str(),
+                servers.iter().map(|server| &*server.name),
+            ));
+        }
+    }
+    if !args.names.is_empty() {
+        servers.retain(|server| args.names.iter().any(|name| is_named(server, name)));
+    }
     if context.output == Output::Json {
         return print::json(&json!({ "servers": servers }));
     }
     if servers.is_empty() {
         let of = args
             .project
+            .as_ref()
             .map_or_else(String::new, |it| format!(" --project {it}"));
         eprintln!("there are no servers yet; `toolwharf add NAME{of} -- COMMAND` adds one");
     }
-    print::data(&shown::table(&servers))
+    print::data(&shown::table(&servers))?;
+    match place {
+        Place::Gateway(api) => attention::say(&api, args.project.as_ref()).await,
+        Place::Files(_) => Ok(()),
+    }
 }
 
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
@@ -140,19 +176,35 @@ pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()
             eprintln!("no gateway is running: reading the configuration files");
             let config = load_config(&sources)?;
             let found = config.servers.iter().find(|spec| spec.name == args.name);
-            configured(found.ok_or_else(|| unknown(args.name.as_str(), &config))?)
+            let names = config.servers.iter().map(|spec| spec.name.as_str());
+            configured(found.ok_or_else(|| unknown(args.name.as_str(), names))?)
         }
     };
     context.print(&server, || shown::fields(&server))
 }
 
-fn unknown(name: &str, config: &Config) -> anyhow::Error {
-    let names: Vec<&str> = config.servers.iter().map(|s| s.name.as_str()).collect();
-    match nearest(name, &names) {
-        Some(near) => anyhow::anyhow!("there is no server `{name}`; did you mean `{near}`?"),
+pub(super) async fn status(context: &Context, args: StatusArgs) -> anyhow::Result<()> {
+    let StatusArgs { name, project } = args;
+    match name {
+        Some(name) => show(context, NameArgs { name, project }).await,
         None => {
-            anyhow::anyhow!("there is no server `{name}`; `toolwharf ls` lists the servers")
+            let names = Vec::new();
+            list(context, ListArgs { names, project }).await
         }
+    }
+}
+
+fn unknown<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> anyhow::Error {
+    let known: Vec<&str> = known.collect();
+    anyhow::anyhow!("{}", suggest::missing("server", name, &known, "ls"))
+}
+
+/// Fails if the server cannot work until a user changes something. The reason is already printed, so the error has no
+/// message.
+pub(super) fn usable(server: &Server) -> anyhow::Result<()> {
+    match server.status.as_str() {
+        "blocked" | "failed" | "unusable" | "unavailable" => Err(No.into()),
+        _ => Ok(()),
     }
 }
 
@@ -193,7 +245,8 @@ pub(super) async fn order(
     let server: Server = api.post(&args.path(&[verb]), &json!({})).await?;
     eprintln!("{done} {}", said_name(&server));
     said(&api, &server, 0).await;
-    context.print_json(&server)
+    context.print_json(&server)?;
+    usable(&server)
 }
 
 /// Waits until a server connects, and prints its state.
@@ -240,9 +293,17 @@ async fn said(api: &Api, server: &Server, waited: u64) {
         "starting" | "restarting" if waited == 0 => {
             eprintln!("`{name}` is starting; `toolwharf get {name}{of}` shows its state");
         }
-        "starting" | "restarting" => eprintln!(
-            "`{name}` is still starting after {waited} s; `toolwharf get {name}{of}` shows its state"
-        ),
+        "starting" | "restarting" => {
+            match server.reason.as_ref().filter(|_| server.restart_count > 0) {
+                Some(reason) => eprintln!(
+                    "`{name}` failed and is starting again: {}; `toolwharf get {name}{of}` shows its state",
+                    print::printable(reason)
+                ),
+                None => eprintln!(
+                    "`{name}` is still starting after {waited} s; `toolwharf get {name}{of}` shows its state"
+                ),
+            }
+        }
         "idle" if server.reason.is_none() => eprintln!("`{name}` starts at its first use"),
         "disabled" => {
             eprintln!("`{name}` is disabled; `toolwharf enable {name}{of}` enables it");
@@ -250,10 +311,9 @@ async fn said(api: &Api, server: &Server, waited: u64) {
         "stopped" => eprintln!("`{name}` stays stopped until `toolwharf start {name}{of}`"),
         status => {
             let reason = server.reason.as_deref().unwrap_or("the reason is unknown");
-            eprintln!(
-                "`{name}` is not connected ({status}): {}",
-                print::printable(reason)
-            );
+            let line = format!("`{name}` is not connected ({status}): {reason}");
+            let width = print::width(&std::io::stderr());
+            eprintln!("{}", print::wrapped(&line, 2, width));
             let logs = format!("{}?tail={TAIL_LINES}", of_server(id, &["logs"]));
             let tail = api.text(&logs).await.unwrap_or_default();
             for line in tail.lines() {
@@ -261,6 +321,15 @@ async fn said(api: &Api, server: &Server, waited: u64) {
             }
             if let Some(ms) = server.next_attempt_ms {
                 eprintln!("next attempt in {}", print::duration(ms));
+            }
+            if !server.unset.is_empty() {
+                let set = server
+                    .unset
+                    .iter()
+                    .map(|name| format!("`{}`", secrets::command(name, server.project.as_deref())));
+                let set: Vec<String> = set.collect();
+                eprintln!("{} starts it", set.join(", then "));
+                return;
             }
             eprintln!(
                 "`toolwharf logs -f {name}{of}` shows its output, `toolwharf events {name}{of}` its history"
@@ -289,7 +358,12 @@ pub(super) async fn switch(
     args: SwitchArgs,
     enabled: bool,
 ) -> anyhow::Result<()> {
-    let wrong = |error| Usage(format!("`{}`: {error}", args.name));
+    let wrong = |error| {
+        Usage(format!(
+            "`{}`: {error}; write SERVER or SERVER/TOOL",
+            args.name
+        ))
+    };
     let word = if enabled { "enable" } else { "disable" };
     let tool = match args.name.contains('/') {
         true => Some(ToolRef::parse(&args.name).map_err(wrong)?),
@@ -310,6 +384,11 @@ pub(super) async fn switch(
     };
     match named.place(context).await? {
         Place::Gateway(api) => {
+            let project = named.project.as_ref();
+            let before = match enabled {
+                true => Some(clashes::Names::read(&api, project).await),
+                false => None,
+            };
             let mut server: Server = api.post(&named.path(&[word]), &json!({})).await?;
             warn(&server.notices);
             let whose = said_name(&server);
@@ -317,10 +396,13 @@ pub(super) async fn switch(
                 Some(file) => eprintln!("{word}d {whose} in {file}"),
                 None => eprintln!("{word}d {whose}"),
             }
-            if enabled {
-                server = connected(&api, server, args.wait).await?;
-            }
-            context.print_json(&server)
+            let Some(before) = before else {
+                return context.print_json(&server);
+            };
+            server = connected(&api, server, args.wait).await?;
+            clashes::report(&api, project, &server, before).await;
+            context.print_json(&server)?;
+            usable(&server)
         }
         Place::Files(sources) => {
             let name = &named.name;

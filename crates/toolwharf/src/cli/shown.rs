@@ -3,7 +3,7 @@
 use api::{Enforced, FileAccess, Limits, Server, Usage, VisibleFile};
 use serde_json::Value;
 
-use super::print;
+use super::{print, secrets};
 
 const HEAD: [&str; 10] = [
     "NAME",
@@ -20,6 +20,8 @@ const HEAD: [&str; 10] = [
 
 /// Maximum number of problems and remarks in a server's note.
 const MAX_NOTED: usize = 8;
+/// npm writes a line with these words after each error. It says nothing about the error.
+const NPM_LAST_WORDS: &str = "A complete log of this run can be found in";
 /// Index of the project column.
 const PROJECT_COLUMN: usize = 1;
 
@@ -33,15 +35,18 @@ pub(super) fn table(servers: &[Server]) -> String {
             row.remove(PROJECT_COLUMN);
         }
     }
-    print::table(head, &rows)
+    print::table_with_notes(&head, &rows)
 }
 
 fn cells(server: &Server) -> Vec<String> {
     let mut notes = Vec::new();
     match (&server.reason, server.uptime_seconds) {
-        (Some(reason), _) => notes.push(print::short(reason, 120)),
+        (Some(reason), _) => notes.push(reason.clone()),
         (None, Some(up)) => notes.push(format!("up {}", print::duration(up * 1000))),
         (None, None) => {}
+    }
+    if !server.enabled && !server.unset.is_empty() {
+        notes.push(format!("not set: {}", server.unset.join(", ")));
     }
     if let Some(line) = last_words(server) {
         notes.push(format!("it wrote `{}`", print::short(line, 120)));
@@ -65,7 +70,7 @@ fn cells(server: &Server) -> Vec<String> {
         server.status.clone(),
         server.transport.clone(),
         server.sandbox.clone().unwrap_or_else(|| "-".to_owned()),
-        print::short(&server.target, 48),
+        print::short(&server.target, 64),
         server.tools.to_string(),
         server.calls.to_string(),
         server.errors.to_string(),
@@ -82,7 +87,7 @@ fn last_words(server: &Server) -> Option<&str> {
     let crash = server.last_crash.as_ref();
     let crash = crash.filter(|_| is_down && server.reason.is_some())?;
     let mut lines = crash.stderr.lines().rev().map(str::trim);
-    lines.find(|line| !line.is_empty())
+    lines.find(|line| !line.is_empty() && !line.contains(NPM_LAST_WORDS))
 }
 
 /// Returns a number of tools in words.
@@ -129,15 +134,16 @@ pub(super) fn fields(server: &Server) -> String {
     };
     print::fields(&[
         ("name", server.name.clone()),
+        ("state", server.status.clone()),
+        ("reason", some(&server.reason)),
+        ("not set", unset(server)),
+        ("next attempt in", duration(server.next_attempt_ms)),
         ("id", server.id.clone()),
         ("label", some(&server.label)),
         ("project", some(&server.project)),
         ("description", server.description.clone()),
         ("product", some(&server.product)),
         ("declared by", some(&server.registered_by)),
-        ("state", server.status.clone()),
-        ("reason", some(&server.reason)),
-        ("next attempt in", duration(server.next_attempt_ms)),
         ("transport", server.transport.clone()),
         ("target", server.target.clone()),
         (
@@ -189,12 +195,28 @@ pub(super) fn fields(server: &Server) -> String {
                 server.calls, server.errors, server.in_flight, server.waiting
             ),
         ),
+        (
+            "other requests",
+            unless_zero(server.requests, |count: u64| count.to_string()),
+        ),
+        (
+            "refused",
+            unless_zero(server.refused, |count: u64| count.to_string()),
+        ),
         ("max concurrency", concurrency),
         ("sharing", server.sharing.clone()),
         ("call timeout", format!("{} ms", server.call_timeout_ms)),
         ("start timeout", format!("{} ms", server.start_timeout_ms)),
         ("projects", list(&server.projects)),
     ])
+}
+
+/// Returns the variables that the server lacks, each with the command that sets it.
+fn unset(server: &Server) -> String {
+    let project = server.project.as_deref();
+    let names = server.unset.iter();
+    let names = names.map(|name| format!("{name} (`{}`)", secrets::command(name, project)));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn unless_zero<T: PartialEq + Default>(count: T, text: impl Fn(T) -> String) -> String {
@@ -325,6 +347,24 @@ mod tests {
             note(&server),
             "it ended with exit code 127; it wrote `/usr/bin/env: 'node': No such file or directory`"
         );
+        if let Some(crash) = &mut server.last_crash {
+            let npm =
+                "npm error A complete log of this run can be found in: /root/.npm/_logs/x.log\n";
+            crash.stderr.push_str(npm);
+        }
+        assert!(note(&server).ends_with("`/usr/bin/env: 'node': No such file or directory`"));
+        server.next_attempt_ms = Some(61_000);
+        assert!(
+            note(&server).starts_with("it ended with"),
+            "{}",
+            note(&server)
+        );
+        assert!(
+            note(&server).ends_with("; next attempt in 1m1s"),
+            "{}",
+            note(&server)
+        );
+        server.next_attempt_ms = None;
         // An earlier crash is not why it waits for a sign-in.
         "needs_login".clone_into(&mut server.status);
         assert_eq!(note(&server), "it ended with exit code 127");

@@ -23,7 +23,7 @@ pub(super) struct SayArgs {
 }
 
 fn parsed(tool: &str) -> Result<ToolRef, Usage> {
-    ToolRef::parse(tool).map_err(|error| Usage(format!("`{tool}`: {error}")))
+    ToolRef::parse(tool).map_err(|error| Usage(format!("`{tool}`: {error}; write SERVER/TOOL")))
 }
 
 pub(super) async fn rename(context: &Context, args: SayArgs) -> anyhow::Result<()> {

@@ -1,8 +1,9 @@
-//! `tools`: lists and shows tools. The other commands are in [`call`], [`approvals`] and [`tool_settings`].
+//! `tools`: lists and shows tools. The other commands are in [`call`], [`top`], [`approvals`] and
+//! [`tool_settings`].
 
 use crate::cli::reach::all_servers;
 use crate::cli::tool_lookup::find;
-use crate::cli::tool_lookup::of;
+use crate::cli::tool_lookup::{of, schema};
 use std::collections::BTreeMap;
 
 use api::{Tool, Tools};
@@ -11,15 +12,19 @@ use serde_json::Value;
 
 use super::{
     Context, Output, approvals, call, http::Api, names, print, servers::said_name, shown,
-    tool_settings,
+    tool_settings, top,
 };
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List the tools of all servers.
+    #[command(alias = "list")]
     Ls(ListArgs),
     /// Show a tool with its schema.
+    #[command(aliases = ["show", "status"])]
     Get(GetArgs),
+    /// Show the calls, errors and durations of each tool, slowest first.
+    Top(top::Args),
     /// Call a tool as a client does.
     Call(call::Args),
     /// Show changed tool definitions of a server, and approve them.
@@ -56,6 +61,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     match command {
         Command::Ls(args) => list(context, args).await,
         Command::Get(args) => show(context, args).await,
+        Command::Top(args) => top::run(context, args).await,
         Command::Call(args) => call::run(context, args).await,
         Command::Approve(args) => approvals::approve(context, args).await,
         Command::Changes(args) => approvals::changes(context, args).await,
@@ -68,11 +74,10 @@ async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_ref();
     let tool = find(&api, project, &args.name).await?;
-    // The schema is taken from the declarations for models, which match what clients see.
-    let declared: Value = api.get(&of(project, None, Some("anthropic"))).await?;
-    let declared = declared["declarations"].as_array().into_iter().flatten();
-    let mut named = declared.filter(|one| one["name"].as_str() == tool.exposed());
-    let schema = named.next().map(|one| one["input_schema"].clone());
+    let schema = match tool.exposed() {
+        Some(exposed) => schema(&api, project, exposed).await?,
+        None => None,
+    };
     if context.output == Output::Json {
         let mut all = serde_json::to_value(&tool)?;
         all["input_schema"] = schema.unwrap_or_default();

@@ -121,7 +121,7 @@ async fn a_secret_in_the_file_is_named_with_the_way_out() {
     assert_eq!(fields("web"), ["headers.Authorization"]);
     assert_eq!(fields("local"), ["args.0", "env.API_TOKEN"]);
     for name in ["API_TOKEN", "WEB_AUTHORIZATION", "LOCAL_API_KEY"] {
-        let set = format!("toolwharf secret set {name} --project");
+        let set = format!("toolwharf secret set {name}`");
         holds(&text, &["${API_TOKEN}", &set]);
     }
 }

@@ -121,7 +121,6 @@ async fn comments_survive_and_a_bad_edit_changes_nothing() {
     for step in [
         "1$ add old z # already",
         "2$ add a/b z # a/b",
-        "1$ add new z ${SURELY_NOT_SET} # SURELY_NOT_SET",
         "2$ add --json new { # JSON",
         "1$ add --json new {} # command",
         r#"1$ add --json new {"command":"x","type":"pigeon"} # pigeon"#,
@@ -168,7 +167,7 @@ async fn import_merges_what_clients_have() {
     insta::assert_snapshot!(regular(&said.out), @r"
     NAME | RESULT | NOTE
     git | added
-    unset | added, off | missing: the variable `SURELY_NOT_SET` is not set (server `unset`) (set SURELY_NOT_SET in the environment of toolwharf, or write `${SURELY_NOT_SET:-default}`)
+    unset | added, off | missing: the variable `SURELY_NOT_SET` is not set (server `unset`) (run `toolwharf secret set SURELY_NOT_SET`, set SURELY_NOT_SET in the environment of `toolwharf serve` and restart that, or write `${SURELY_NOT_SET:-default}`)
     b | added
     remote | clashing | another server has this name and was not changed
     refused | a name cannot be empty

@@ -93,7 +93,7 @@ async fn secrets_come_from_standard_input() {
         1$ secret set a-b --project a # letters, digits
         1$ secret rm NONE --project a # no secret `NONE`
         $ secret rm KEY --project a # removed
-        2$ secret ls # --project
+        $ secret ls # there are no secrets yet
         ",
     )
     .await;
@@ -123,7 +123,7 @@ async fn products_are_installed_from_files() {
     transcript(
         &gateway,
         "
-        1$ product install none.yaml --project a # cannot read none.yaml
+        1$ product install none.yaml --project a # there is no file none.yaml
         $ product rm search --project a # removed
         1$ product rm search --project a # no product `search`
         ",
@@ -135,6 +135,7 @@ async fn products_are_installed_from_files() {
 async fn keys_are_made_listed_revoked_and_recovered() {
     let gateway = Setup::new().serve().await;
     ok(&gateway, "project add a", "").await;
+    ok(&gateway, "project add b", "").await;
     let create = "key create reader --project a --role read --expires 1d";
     let token = ok(&gateway, create, "read in project `a`").await;
     assert!(token.starts_with("twh_"), "{token}");
@@ -153,7 +154,15 @@ async fn keys_are_made_listed_revoked_and_recovered() {
         ! {secret}
         $ key revoke {id} # revoked
         1$ project get a --token-file reader # --token-file
-        2$ key create x # --project
+        2$ key create x # --role
+        2$ key create x --project a --admin # --admin
+        $ key create wide --role call # call in all projects
+        $ key create both --project a,b --role read # read in projects `a`, `b`
+        1$ key create both --project a # the name is taken
+        $ key ls
+        | a, b
+        $ key revoke both # revoked the key `both`
+        $ key create both --project a # call in project `a`
         2$ key create x --admin --expires soon # 90d
         "
     );
@@ -225,7 +234,7 @@ async fn calls_and_what_is_set_of_tools() {
         $ calls get {id}
         | status           ok
         2$ calls ls --since yesterday # 30m
-        1$ calls ls --status odd # status
+        2$ calls ls --status odd # possible values
         1$ calls get none # no call `none`
         "
     );

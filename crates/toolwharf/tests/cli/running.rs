@@ -28,7 +28,7 @@ async fn a_running_gateway_takes_changes_in_at_once() {
         $ add bad -- {scripted} --exit-at-start --stderr-at-start 'no key' # not connected
         # exit code 5
         # | no key
-        $ add gone surely-not-there # not found
+        1$ add gone surely-not-there # not found
         ",
         file.display()
     );

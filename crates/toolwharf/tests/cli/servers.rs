@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::common::{
     Gateway, Setup, cli,
-    shell::{at, json_of, ok, transcript},
+    shell::{at, fails, json_of, ok, transcript},
     with_one,
 };
 use serde_json::Value;
@@ -196,9 +196,9 @@ async fn mistakes_are_told() {
         2$ add one --env NOT_SET_HERE -- x # --env NOT_SET_HERE
         # export it
         2$ add one --env A=1 --env A=2 -- x # twice
-        1$ add one --memory 1 --cpu 0 --pids 0 -- x # `sandbox.cpu`
+        2$ add one --memory 1 --cpu 0 --pids 0 -- x # at least 1
+        1$ add one --memory 1 --cpu 0 -- x # `sandbox.cpu`
         # `sandbox.memory`
-        # `sandbox.pids`
         1$ add one --disk lots -- x # `sandbox.disk`
         # \"512MiB\"
         1$ add one --volume /data --volume /../etc -- x # `volumes.1`
@@ -233,7 +233,7 @@ async fn mistakes_are_told() {
 async fn one_that_does_not_come_up_says_why() {
     let gateway = Setup::new().serve().await;
     let says = "`no-such-program` not found";
-    ok(&gateway, "add gone --sandbox -- no-such-program", says).await;
+    fails(&gateway, "add gone --sandbox -- no-such-program", 1, says).await;
     let crashing = scripted("--exit-at-start");
     ok(&gateway, &format!("add one --sandbox {crashing}"), "").await;
     wait_for("the reason", DEADLINE, async || {

@@ -54,6 +54,7 @@ pub(crate) fn at(gateway: &Gateway, line: &str) -> Command {
         "calls",
         "tools",
         "conversation",
+        "approvals",
     ];
     let verb = 1 + usize::from(nested.contains(&words[0]));
     drop(words.splice(verb..verb, ["--data-dir", "data"]));

@@ -14,9 +14,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use axum::http::Uri;
 use common::{
     Gateway, Setup,
     chat::{ask, put},
+    first_hour::{KEY, new_user},
     real::{EVERYTHING, installed, npm, python, venv},
 };
 use serde_json::{Value, json};
@@ -197,6 +199,12 @@ async fn c05_calls_are_filtered_opened_and_replayed() {
     browse(&gateway, "c05").await;
 }
 
+#[tokio::test]
+async fn c05_columns_are_sorted_and_bodies_are_recorded_for_an_hour() {
+    let gateway = with_everything(clock(Setup::new())).await;
+    browse(&gateway, "c05_sorting").await;
+}
+
 /// The console shows 500 servers with 5,000 tools, or a tenth of that in a short run. A million calls are tested in
 /// `scenarios_store`.
 #[tokio::test]
@@ -240,9 +248,120 @@ async fn c11_a_link_to_this_computer_or_its_network_asks_first() {
 }
 
 #[tokio::test]
+async fn u13_the_page_of_a_failed_server_opens_at_the_reason() {
+    let setup = Setup::new().scripted("fine", &[]);
+    let gateway = hopeless(setup).serve().await;
+    gateway.up("fine").await;
+    browse(&gateway, "u13-failed").await;
+}
+
+#[tokio::test]
+async fn u13_a_whole_file_is_installed_and_new_names_are_reported() {
+    let setup = Setup::new();
+    let answers = with_tools(&[tool("search", "Looks things up.")], &done());
+    let index = answering(&setup, "index", ANSWERS, &answers);
+    let other = answering(&setup, "tea-pot", "other.json", &answers).to_string();
+    let gateway = setup.server("index", index).connected().await;
+    browse_with(&gateway, "u13-file", &[("TOOLWHARF_OTHER", &other)]).await;
+}
+
+#[tokio::test]
+async fn u13_a_server_is_confined_after_its_losses_are_shown() {
+    // Not under /tmp or /var/tmp, because a sandbox has its own.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = folder.path().canonicalize().unwrap().join("notes");
+    std::fs::create_dir(&folder).unwrap();
+    let folder = folder.to_str().unwrap();
+    let mut notes = common::scripted("notes", &[]);
+    // The server ignores what its shell names.
+    let program = notes["command"].take();
+    let options = notes["args"].as_array().unwrap();
+    let args = [
+        json!("-c"),
+        json!("shift; exec \"$0\" \"$@\""),
+        program,
+        json!(folder),
+    ];
+    let args: Vec<Value> = args.into_iter().chain(options.iter().cloned()).collect();
+    let notes = json!({ "command": "sh", "args": args });
+    let gateway = hosting(Setup::new())
+        .server("notes", notes)
+        .connected()
+        .await;
+    browse_with(&gateway, "u13-confine", &[("TOOLWHARF_FOLDER", folder)]).await;
+}
+
+#[tokio::test]
+async fn u13_the_layout_follows_the_window() {
+    let setup = Setup::new();
+    let answers = with_tools(&[tool("search", "Looks things up.")], &done());
+    let index = answering(&setup, "index", ANSWERS, &answers);
+    let gateway = setup.server("index", index).connected().await;
+    browse(&gateway, "u13-layout").await;
+}
+
+#[tokio::test]
+async fn u13_a_tool_that_is_kept_back_says_so_in_place_of_run() {
+    let setup = Setup::new();
+    let answers = with_tools(&[tool("search", "Looks things up.")], &done());
+    let index = answering(&setup, "index", ANSWERS, &answers);
+    let gateway = setup.server("index", index).connected().await;
+    browse(&gateway, "u13-kept-back").await;
+}
+
+#[tokio::test]
 async fn c07_a_server_of_the_catalogue_is_tried_and_switched_on() {
     let gateway = hosting(Setup::new()).serve().await;
     browse(&gateway, "c07").await;
+}
+
+/// A registry that lists this entry only.
+async fn registry(entry: &Value) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let one = json!({"server": entry});
+    let all = json!({"servers": [one], "metadata": {}}).to_string();
+    let answer = move |uri: Uri| {
+        let is_list = uri.path() == "/v0.1/servers";
+        std::future::ready(if is_list {
+            all.clone()
+        } else {
+            one.to_string()
+        })
+    };
+    let app = axum::Router::new().fallback(answer);
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, app).await.unwrap() });
+    (url, serving)
+}
+
+#[tokio::test]
+async fn u13_a_servers_api_key_is_entered_where_it_is_missing() {
+    let needs = |name: &str, variable: &str| {
+        let mut entry = common::scripted(name, &[]);
+        entry["env"] = json!({"KEY": format!("<${{{variable}}}>")});
+        entry
+    };
+    let mut off = needs("off", "U13_OTHER");
+    off["disabled"] = json!(true);
+    let mut remote = testkit::Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let entry = json!({
+        "name": "com.example/weather", "version": "1.0.0", "description": "The weather",
+        "remotes": [{"type": "streamable-http", "url": remote.url().await,
+            "headers": [{"name": "X-Key", "isSecret": true, "isRequired": true}]}],
+    });
+    let (url, _serving) = registry(&entry).await;
+    let gateway = Setup::new()
+        .settings(&format!("[registries.test]\nurl = {url:?}\n"))
+        .env("U13_OUTSIDE", "from-outside")
+        .server("needs", needs("needs", "U13_TOKEN"))
+        .server("off", off)
+        .serve()
+        .await;
+    put(&gateway, "/projects/shop", json!({"name": "Shop"})).await;
+    let shops = needs("shops", "U13_SHOP");
+    put(&gateway, "/mcp/servers/shops?project=shop", shops).await;
+    browse(&gateway, "u13").await;
 }
 
 #[tokio::test]
@@ -486,4 +605,18 @@ async fn c14_a_tool_that_is_kept_back_is_approved_in_the_chat() {
     let index = answering(&setup, "index", ANSWERS, &answers);
     let gateway = setup.server("index", index).connected().await;
     browse(&gateway, "c14-approval").await;
+}
+
+/// The time limit is in the browser test.
+#[tokio::test]
+async fn u13_ten_servers_run_from_the_console_alone() {
+    let (gateway, hour) = new_user().await;
+    let given = json!({
+        "servers": hour.servers,
+        "caFile": hour.ca_file,
+        "nodeFolder": hour.node.parent(),
+        "key": KEY,
+    });
+    let given = given.to_string();
+    browse_with(&gateway, "u13-ten", &[("TOOLWHARF_FIRST_HOUR", &given)]).await;
 }

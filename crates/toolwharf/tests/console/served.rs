@@ -7,7 +7,7 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 
-use testkit::Reply;
+use testkit::{DEADLINE, Reply};
 
 use crate::common::{Setup, holds};
 
@@ -36,9 +36,20 @@ async fn the_page_is_the_same_at_all_of_its_paths_with_a_nonce_of_its_own() {
         assert!(nonces.insert(nonce.to_owned()), "{nonce} was used twice");
         assert_eq!(reply.header("cache-control"), Some("no-store"));
     }
-    // Paths outside the console still get 404.
-    for path in ["/nothing", "/assets/nothing.js", "/serverss"] {
-        assert_eq!(gateway.at(path).get(&[]).await.status, 404, "{path}");
+    // Paths outside the console still get 404. Browsers also get the page, which says so.
+    for path in ["/nothing", "/assets/nothing.js", "/serverss", "/a/b/c"] {
+        let reply = gateway.at(path).get(&[]).await.collect(DEADLINE).await;
+        assert_eq!(
+            (reply.status.as_u16(), reply.text().as_str()),
+            (404, ""),
+            "{path}"
+        );
+        let accepted = ("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+        let reply = gateway.at(path).get(&[accepted]).await;
+        let reply = reply.collect(DEADLINE).await;
+        assert_eq!(reply.status, 404, "{path}");
+        assert!(policy_of(&reply).contains("'nonce-"), "{path}");
+        holds(&reply.text(), &["<div id=\"root\">"]);
     }
 }
 
@@ -57,6 +68,10 @@ async fn files_are_compressed_and_kept_by_browsers() {
     ] {
         assert_eq!(reply.header(name), Some(value));
     }
+    // The sign-in page does not know the digest of the typeface.
+    let font = gateway.page("/inter.woff2").await;
+    assert_eq!(font.header("content-type"), Some("font/woff2"));
+    assert_eq!(font.header("cache-control"), Some("no-cache"));
     let tag = reply.header("etag").unwrap();
     let again = gateway.at(script).get(&[("if-none-match", tag)]).await;
     assert_eq!(again.status, 304);
@@ -85,6 +100,8 @@ async fn a_page_names_its_files_at_any_depth() {
     }
     let sign_in = plain.page("/sign-in/callback").await.text();
     holds(&sign_in, &["src=\"../sign-in/sign-in.js\""]);
+    // It has the theme and the icon of the console.
+    holds(&sign_in, &["src=\"../theme.js\"", "src=\"../icon.svg\""]);
     let sign_in = below.page("/x/y/sign-in").await.text();
     holds(&sign_in, &["src=\"/x/y/sign-in/sign-in.js\""]);
 }

@@ -2,11 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, Streaming, wait_for};
 
 use crate::common::{self, Gateway, scripted};
+
+/// The number of keys that were created. Names of keys are unique.
+static KEYS: AtomicUsize = AtomicUsize::new(0);
 
 /// The roles of keys, each with the permissions of those before it.
 pub(crate) const ROLES: [&str; 4] = ["read", "call", "manage", "admin"];
@@ -160,7 +165,7 @@ impl<'g> Api<'g> {
         let (id, revoked) = self.key("a", "manage").await;
         self.delete(&format!("/keys/{id}?project=a")).await;
         let soon = chrono::Utc::now() + chrono::Duration::milliseconds(500);
-        let wanted = json!({"name": "k", "role": "manage", "expires_at": soon});
+        let wanted = json!({"name": "expiring", "role": "manage", "expires_at": soon});
         let made = self.ok("POST", "/keys?project=a", wanted).await;
         let expired = made["token"].as_str().unwrap().to_owned();
         let api = Self::with(self.gateway, &expired);
@@ -174,7 +179,8 @@ impl<'g> Api<'g> {
     /// Creates a key of a project. Returns its id and the key.
     pub(crate) async fn key(&self, project: &str, role: &str) -> (String, String) {
         let path = format!("/keys?project={project}");
-        let wanted = json!({"name": role, "role": role});
+        let name = format!("{role} {}", KEYS.fetch_add(1, Ordering::Relaxed));
+        let wanted = json!({"name": name, "role": role});
         let made = self.ok("POST", &path, wanted).await;
         let text = |key: &str| made[key].as_str().unwrap().to_owned();
         (text("id"), text("token"))

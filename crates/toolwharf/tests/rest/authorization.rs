@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply};
 
 /// A meaningful request for each route that is not a list: method, route, status if it is allowed, path if it differs
-/// (or `=`), body. In a path, `NEW` is a key created for this request, `MADE` a server, and `FRESH` an unused name.
+/// (or `=`), body. In a path, `NEW` is a key created for this request and `MADE` a server. `FRESH` is an unused name.
 const ROWS: &str = r#"
 POST /master-key/rotate 200
 POST /browser-links 200
+PUT /secrets/{name} 201 /secrets/S {"value":"v"}
+DELETE /secrets/{name} 204 /secrets/S
 POST /import 200 = {"text":"{\"mcpServers\":{}}"}
 POST /mcp/servers 201 = {"name":"h","project":"a","command":"true","enabled":false}
 PUT /mcp/servers/{id} 201 /mcp/servers/FRESH?project=a {"url":"https://x.example.com","enabled":false}
@@ -29,6 +31,9 @@ POST /mcp/servers/{id}/stop 200 /mcp/servers/own/stop?project=a
 POST /mcp/servers/{id}/start 200 /mcp/servers/own/start?project=a
 POST /mcp/servers/{id}/restart 200 /mcp/servers/own/restart?project=a
 POST /mcp/servers/{id}/call 200 /mcp/servers/own/call?project=a {"method":"ping"}
+PUT /mcp/servers/{id}/recording 200 /mcp/servers/own/recording?project=a {"seconds":60}
+DELETE /mcp/servers/{id}/recording 204 /mcp/servers/own/recording?project=a
+GET /mcp/servers/{id}/confinement 200 /mcp/servers/own/confinement?project=a
 GET /mcp/servers/{id}/logs 200 /mcp/servers/own/logs?project=a
 GET /mcp/servers/{id}/events 200 /mcp/servers/own/events?project=a
 GET /mcp/servers/{id}/tools 200 /mcp/servers/own/tools?project=a
@@ -55,7 +60,7 @@ GET /registry/servers/{name} 200 /registry/servers/time?project=a
 POST /registry/servers/{name}/install 404 /registry/servers/none/install?project=a {}
 GET /runs/{run} 404 /runs/none?project=a
 GET /calls/{call} 404 /calls/none?project=a
-POST /keys 201 /keys?project=a {"name":"k","role":"read"}
+POST /keys 201 /keys?project=a {"name":"FRESH","role":"read"}
 DELETE /keys/{key} 204 /keys/NEW?project=a
 POST /chat 409 /chat?project=a {"message":"hi"}
 GET /conversations/{conversation} 404 /conversations/none?project=a
@@ -110,7 +115,8 @@ enum Caller {
 }
 
 /// Routes of project resources, requested with `?project=`.
-const OF_PROJECTS: [&str; 10] = [
+const OF_PROJECTS: [&str; 11] = [
+    "/attention",
     "/mcp/servers/{id}",
     "/logins",
     "/registry/servers",
@@ -161,6 +167,7 @@ async fn send(api: &Api<'_>, admin: &Api<'_>, row: &Row, project: &str) -> Reply
     let path = path.replace("?project=a", &format!("?project={project}"));
     let fresh = format!("url{}", COUNT.fetch_add(1, Ordering::Relaxed));
     let mut path = path.replace("FRESH", &fresh);
+    let body = body.replace("FRESH", &fresh);
     if path.contains("MADE") {
         let entry = json!({"url": "https://x.example.com", "enabled": false});
         admin.server("a", "url", entry).await;
@@ -171,7 +178,7 @@ async fn send(api: &Api<'_>, admin: &Api<'_>, row: &Row, project: &str) -> Reply
         path = path.replace("NEW", &id);
     }
     let path = format!("/api/v1{path}");
-    let answer = api.open(method, &path, *body, &[]).await;
+    let answer = api.open(method, &path, body, &[]).await;
     if path.contains("/events?") && answer.is_event_stream() {
         // The event stream never ends, so its body is not read.
         return Reply {
@@ -307,7 +314,7 @@ async fn the_key_of_a_project_means_that_project_with_or_without_its_name() {
         let named = own.get(&format!("{path}?project=a")).await;
         assert_eq!(own.get(path).await, named, "{path}");
     }
-    let made = own.ok("POST", "/keys", json!({"name": "k", "role": "call"}));
+    let made = own.ok("POST", "/keys", json!({"name": "own", "role": "call"}));
     assert_eq!(made.await["project"], "a");
     // Without a project, an administrator sees all keys and creates administrator keys.
     let keys = admin.get("/keys").await;
@@ -335,7 +342,7 @@ async fn a_key_for_all_projects_does_what_its_role_permits_in_each() {
     let own = Api::with(&gateway, made["token"].as_str().expect("a token"));
     for project in ["a", "b"] {
         let path = format!("/keys?project={project}");
-        let made = own.ok("POST", &path, json!({"name": "k", "role": "call"}));
+        let made = own.ok("POST", &path, json!({"name": project, "role": "call"}));
         assert_eq!(made.await["project"], project);
     }
     // A key cannot create a key with more permissions than its own.
@@ -343,8 +350,8 @@ async fn a_key_for_all_projects_does_what_its_role_permits_in_each() {
     own.refused("POST", "/keys", r#"{"name":"k","role":"admin"}"#, 403)
         .await;
     // A key cannot revoke a key with more permissions either.
-    for _ in 0..2 {
-        admin.ok("POST", "/keys", json!({"name": "admin"})).await;
+    for name in ["first", "second"] {
+        admin.ok("POST", "/keys", json!({"name": name})).await;
     }
     let keys = admin.get("/keys").await;
     let of_admin = item(&keys["keys"], "role", "admin");

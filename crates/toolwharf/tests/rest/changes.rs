@@ -33,7 +33,7 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
         PUT /mcp/servers/x 422 command | {}
         PUT /mcp/servers/x 422 pigeon | {"command":"a","type":"pigeon"}
         PUT /mcp/servers/one 422 url | {"url":"gopher://x"}
-        PUT /mcp/servers/x 422 SURELY_NOT_SET | {"command":"a","env":{"K":"sesame${SURELY_NOT_SET}"}}
+        PUT /mcp/servers/x 422 prompts | {"command":"a","env":{"K":"sesame${input:k}","L":"${SURELY_NOT_SET}"}}
         PUT /mcp/servers/a%2Fb 422 / | {"command":"a"}
         PUT /mcp/servers/a%0Ab 422 control | {"command":"a"}
         PUT /mcp/servers/%2E%2E 422 .. | {"command":"a"}

@@ -1,6 +1,7 @@
 //! The REST API of a running gateway.
 
 mod api;
+mod attention;
 mod authorization;
 mod changes;
 #[path = "../common/mod.rs"]
@@ -8,6 +9,7 @@ mod common;
 mod entries;
 mod events;
 mod hosted;
+mod keys;
 mod mcp;
 mod openapi;
 mod projects;

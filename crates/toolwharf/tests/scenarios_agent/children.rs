@@ -101,7 +101,8 @@ async fn a02_each_server_has_its_own_sequence_of_ids() {
     }
 }
 
-/// A child sees its own variables and a few harmless ones, but none of the host's and none of a sibling's.
+/// A child sees its own variables, a few harmless ones, and those that it needs for the network: CA files, proxies and
+/// registries without credentials. It sees none of a sibling's.
 #[tokio::test]
 async fn a09_a_child_sees_its_own_variables_only() {
     let mut alpha = scripted("alpha", &[]);
@@ -114,6 +115,11 @@ async fn a09_a_child_sees_its_own_variables_only() {
         .env("AWS_SECRET_ACCESS_KEY", "hunter2")
         .env("TOOLWHARF_SECRET", "hunter2")
         .env("LD_PRELOAD_X", "hunter2")
+        .env("HTTPS_PROXY", "http://me:hunter2@proxy.test")
+        .env("UV_DEFAULT_INDEX", "https://hunter2@pypi.test/simple")
+        .env("UV_INDEX_CORP_PASSWORD", "hunter2")
+        .env("npm_config__auth", "hunter2")
+        .env("SSL_CERT_FILE", "/somewhere/ca.pem")
         .env("HOST_GIVEN", "given-on-purpose")
         .server("alpha", alpha)
         .server("beta", beta)
@@ -134,9 +140,36 @@ async fn a09_a_child_sees_its_own_variables_only() {
         checks::lacks(variable, &["hunter2", &token]);
     }
     assert!(!beta.contains_key("HOST_GIVEN") && !beta.contains_key("FILLED"));
-    // All other variables are harmless; none of them depends on the test machine.
+    assert_eq!(beta["SSL_CERT_FILE"], "/somewhere/ca.pem");
+    gateway
+        .logged("`UV_DEFAULT_INDEX` contains user information")
+        .await;
+    // All other variables are harmless. The test machine may set those for the network.
     let harmless = [
-        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "PWD",
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "LANG",
+        "PWD",
+        "SSL_CERT_FILE",
+        "NODE_EXTRA_CA_CERTS",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "AWS_CA_BUNDLE",
+        "PIP_CERT",
+        "DENO_CERT",
+        "npm_config_registry",
+        "NPM_CONFIG_REGISTRY",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
     ];
     for name in beta.keys() {
         let known = harmless.contains(&name.as_str())

@@ -163,7 +163,8 @@ async fn c07_packages_go_from_a_registry_to_a_called_tool() {
     assert_eq!(file(&site), json!({"mcpServers": {}}));
     let hostile = ["com.example/hostile", "--yes"];
     refused(&site, &hostile, "`/packages/0/runtimeArguments/0`").await;
-    refused(&site, &["tiny-python", "--yes"], "/values/GREETING").await;
+    let without_input = install(&site, &["tiny-python", "--yes"]).await.code(2);
+    without_input.says("--set GREETING=VALUE");
     assert_eq!(file(&site), json!({"mcpServers": {}}));
     assert!(!witness.exists() && packages::shelved(&site).is_empty());
 
@@ -234,8 +235,7 @@ async fn c07_secrets_go_to_the_project_and_only_there() {
     let form = host.running.ok("GET", place, Value::Null).await;
     let key = &form["options"][0]["inputs"]["properties"]["KEY"];
     assert_eq!(key["format"], "password");
-    // Secrets are not written to mcp.json, so the user must set an environment variable.
-    refused(&site, &["tiny", "--yes"], "set KEY in the environment").await;
+    refused(&site, &["tiny", "--yes"], "toolwharf secret set KEY").await;
     let shop = ["tiny", "--yes", "--project", "shop"];
     let in_argv = [&shop[..], &["--set", "KEY=hunter2"]].concat();
     let in_argv = install(&site, &in_argv).await.code(2);
@@ -399,6 +399,69 @@ async fn c07_a_remote_server_goes_from_a_registry_to_a_called_tool() {
     host.stop().await;
 }
 
+/// Secrets of servers in mcp.json are stored, and the entry refers to them. A name that another value has gets the server's
+/// name as a prefix.
+#[tokio::test]
+async fn u13_secrets_of_installed_servers_are_stored_and_referred_to() {
+    let mut server = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let remote = server.url().await;
+    let listed = Listed::default();
+    listed.list(&[json!({
+        "name": "com.example/forecast", "version": "1.0.0",
+        "remotes": [{"type": "streamable-http", "url": remote,
+            "headers": [{"name": "X-Key", "isSecret": true, "isRequired": true}]}],
+    })]);
+    let (url, _serving) = listed.serve().await;
+    let site = site(&url, None).await;
+    let host = site.start().await;
+    refused(&site, &["forecast", "--yes"], "toolwharf secret set X_KEY").await;
+    let with = async |name: &str, value: &str| {
+        let args = [
+            "forecast",
+            "--yes",
+            "--name",
+            name,
+            "--secret-from",
+            "X-Key=-",
+        ];
+        said(&site, "install", &args, value).await.code(0)
+    };
+    let sent = async |name: &str, reference: &str| {
+        let entry = &file(&site)["mcpServers"][name];
+        assert_eq!(entry["headers"], json!({"X-Key": reference}), "{entry}");
+        host.until(name, "running").await;
+        host.called(name, "headers", json!({})).await
+    };
+    with("first", "canary-first\n").await;
+    checks::contains(sent("first", "${X_KEY}").await, &["canary-first"]);
+    with("second", "canary-second").await;
+    checks::contains(sent("second", "${SECOND_X_KEY}").await, &["canary-second"]);
+    with("third", "canary-first").await;
+    sent("third", "${X_KEY}").await;
+    // Without a value, the one that is set is used.
+    let place = "/registry/servers/forecast";
+    let form = host.running.ok("GET", place, Value::Null).await;
+    assert_eq!(form["options"][0]["set"], json!(["X-Key"]));
+    installed(&site, &["forecast", "--yes", "--name", "fourth"]).await;
+    sent("fourth", "${X_KEY}").await;
+    let list = host.running.ok("GET", "/secrets", Value::Null).await;
+    let names: Vec<&Value> = list["secrets"].as_array().unwrap().iter().collect();
+    let names: Vec<&Value> = names.into_iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["SECOND_X_KEY", "X_KEY"]);
+    assert!(!file(&site).to_string().contains("canary"));
+
+    // A failed trial stores no secret and shows none.
+    drop(server);
+    let body = json!({"name": "fifth", "values": {"X-Key": "canary-fifth"}});
+    let path = "/registry/servers/forecast/install";
+    let failed = host.running.rest("POST", path, body).await;
+    checks::reply(&failed, 422, &["nothing was installed"]);
+    checks::lacks(failed.text(), &["canary"]);
+    let after = host.running.ok("GET", "/secrets", Value::Null).await;
+    assert_eq!(after, list);
+    checks::lacks(&host.stop().await, &["canary"]);
+}
+
 /// Real servers of the built-in catalogue. npm and uv use the registries that this machine is configured for.
 #[tokio::test]
 async fn c07_real_packages_of_the_built_in_catalogue() {
@@ -415,9 +478,14 @@ async fn c07_real_packages_of_the_built_in_catalogue() {
         &["time", "--yes", "--set", "local-timezone=Europe/Paris"][..],
         &["memory", "--yes"],
         &["filesystem", "--yes", "--set", &set],
+        &["calculator", "--yes"],
+        &["weather", "--yes"],
     ] {
         installed(&site, args).await;
     }
+    let sum = json!({"expression": "6 * 7"});
+    let sum = host.called("calculator", "calculate", sum).await;
+    checks::contains(&sum, &["42"]);
     let tokyo = json!({"timezone": "Asia/Tokyo"});
     let time = host.called("time", "get_current_time", tokyo).await;
     checks::contains(&time, &["Asia/Tokyo"]);

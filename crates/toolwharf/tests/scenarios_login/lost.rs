@@ -1,7 +1,7 @@
 //! S07: the issuer refuses to renew a token.
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Issuer, at_once, protected, wait_for};
+use testkit::{DEADLINE, Issuer, Webhook, at_once, protected, wait_for};
 use tokio::time::Instant;
 
 use crate::{
@@ -78,6 +78,71 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     enter(&world.issuer, link, "cid", "").await;
     state(&running, "running").await;
     assert_eq!(text(&call(&running, "whoami").await), "cid");
+}
+
+/// The webhook gets one warning, for a shared sign-in and for the sign-in of a single caller.
+#[tokio::test]
+async fn u13_an_expired_sign_in_is_counted_and_posted_once() {
+    let webhook = Webhook::start().await;
+    let settings = format!("[hosting]\nwebhook = \"{}\"\n", webhook.url());
+    let shared = World::new(json!({})).await;
+    let own = World::new(json!({})).await;
+    let mut entry = own.entry();
+    entry["login"] = json!("user");
+    let kept = Kept::sqlite().await;
+    kept.settings(&settings);
+    kept.servers(json!({ NAME: shared.entry(), "own": entry }));
+    let running = kept.start().await;
+    sign_in(&shared.issuer, &running, "ann").await;
+    paste(&own.issuer, &running, "own", "", "ben").await;
+    wait_for("the other server", DEADLINE, async || {
+        running.ok("GET", "/mcp/servers/own", Value::Null).await["status"] == "running"
+    })
+    .await;
+    let counted = async |wanted: u64| {
+        wait_for(&format!("{wanted} sign-ins"), DEADLINE, async || {
+            let all = running.ok("GET", "/attention", Value::Null).await;
+            all["sign_ins"] == wanted && all["servers"] == wanted
+        })
+        .await;
+    };
+    counted(0).await;
+    // At first, nobody had signed in.
+    for server in [NAME, "own"] {
+        webhook.warning(server, "needs-login").await;
+    }
+    let before = webhook.received().len();
+    for world in [&shared, &own] {
+        world.issuer.set(json!({ "refuse_refresh": true })).await;
+        world.protected.revoke();
+    }
+    for server in [NAME, "own"] {
+        for _ in 0..3 {
+            // The administrator calls, who has signed in to both.
+            let params = json!({ "name": "whoami", "arguments": {} });
+            let call = json!({ "method": "tools/call", "params": params });
+            let path = format!("/mcp/servers/{server}/call");
+            let reply = running.rest("POST", &path, call).await;
+            checks::contains(reply.text(), &["needs_login"]);
+        }
+    }
+    counted(2).await;
+    for server in [NAME, "own"] {
+        wait_for("the warning", DEADLINE, async || {
+            let new = webhook.received().split_off(before);
+            let of = |one: &&Value| one["server"]["name"] == server;
+            new.iter().filter(of).count() == 1
+        })
+        .await;
+    }
+    let new = webhook.received().split_off(before);
+    let kinds = new.iter().map(|one| &one["kind"]);
+    assert!(kinds.eq(["needs-login"; 2].iter()), "{new:#?}");
+    let said = said(command(&running, &["ls"]), "").await.code(0);
+    checks::contains(
+        &said.err,
+        &["2 servers need a sign-in (", "toolwharf login "],
+    );
 }
 
 /// An expired sign-in stays expired after a restart of the gateway, and the issuer is not asked again.

@@ -1,6 +1,9 @@
 //! Shared by all scenarios: an issuer, a protected server, and a gateway in front of it.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -136,7 +139,10 @@ pub(crate) async fn login(running: &Running) -> Value {
 
 /// Creates a key of project `p`.
 pub(crate) async fn key(running: &Running, role: &str) -> String {
-    let key = json!({ "name": role, "role": role });
+    static KEYS: AtomicUsize = AtomicUsize::new(0);
+    // Names of keys are unique.
+    let name = format!("{role} {}", KEYS.fetch_add(1, Ordering::Relaxed));
+    let key = json!({ "name": name, "role": role });
     let key = running.ok("POST", "/keys?project=p", key).await;
     key["token"].as_str().unwrap().to_owned()
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::Api,
-    common::{Gateway, checks},
+    common::{Gateway, checks, scripted},
     support::{database, replica, two},
 };
 
@@ -91,6 +91,16 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
     times
         .seen(&second, &tools, "the tool to be off", is_off)
         .await;
+    // The bodies of its calls are recorded for a while.
+    here.put(&path("/recording"), json!({"seconds": 60})).await;
+    let is_recorded = |server: &Value| server["bodies_recorded_until"].is_string();
+    times
+        .seen(&second, &path(""), "the recording", is_recorded)
+        .await;
+    here.delete(&path("/recording")).await;
+    times
+        .seen(&second, &path(""), "its end", |server| !is_recorded(server))
+        .await;
     here.ok("POST", &path("/disable"), Value::Null).await;
     let is_off = |server: &Value| server["enabled"] == false && server["status"] != "running";
     let server = path("");
@@ -103,6 +113,38 @@ async fn d05_keys_projects_servers_and_settings_are_everywhere() {
         .seen(&second, servers, "the end of the project", is_gone)
         .await;
     times.assert_typical();
+}
+
+/// A secret of the configuration file that is set at one replica is used by the servers of all replicas.
+#[tokio::test]
+async fn u13_a_secret_is_used_by_every_replica() {
+    let (_database, mut first, mut second) = two().await;
+    let mut entry = scripted("needs", &[]);
+    entry["env"] = json!({"KEY": "${U13_TOKEN}"});
+    for gateway in [&mut first, &mut second] {
+        gateway.edit(|servers| {
+            servers.insert("needs".to_owned(), entry.clone());
+        });
+    }
+    let is_blocked = async |gateway: &Gateway| {
+        wait_for("the server to be blocked", DEADLINE, async || {
+            let path = "/api/v1/mcp/servers/needs";
+            let reply = Api::admin(gateway).ask("GET", path, "", &[]).await;
+            let server: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+            server["status"] == "blocked" && server["unset"] == json!(["U13_TOKEN"])
+        })
+        .await;
+    };
+    is_blocked(&first).await;
+    is_blocked(&second).await;
+    let here = Api::admin(&first);
+    let value = json!({"value": "canary"});
+    here.put("/secrets/U13_TOKEN", value).await;
+    first.up("needs").await;
+    second.up("needs").await;
+    here.delete("/secrets/U13_TOKEN").await;
+    is_blocked(&first).await;
+    is_blocked(&second).await;
 }
 
 /// Every replica keeps a changed definition back, and all of them offer it once it is approved at one replica.

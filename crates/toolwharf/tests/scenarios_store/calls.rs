@@ -21,6 +21,8 @@ on_both!(
     p09_the_intent_is_there_before_the_answer,
     p09_what_was_open_when_it_died_is_unknown,
     p09_bodies_are_kept_without_secrets,
+    p09_error_texts_are_kept_with_digests,
+    p09_bodies_of_one_server_are_kept_for_a_while,
     p09_a_real_servers_call_is_recorded,
     p09_calls_that_are_cut_are_closed,
     p09_refusals_are_counted,
@@ -216,6 +218,87 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
         let id = call["id"].as_str().unwrap();
         let whole = api.get(&format!("/calls/{id}")).await;
         (whole["arguments"].is_null() && whole["result"].is_null()).then_some(())
+    })
+    .await;
+}
+
+/// With digests, the record of a failed call still says why it failed: the beginning of the text, without secrets.
+async fn p09_error_texts_are_kept_with_digests(db: &Db) {
+    let mut entry = scripted("one", &[]);
+    entry["env"] = json!({"API_TOKEN": "canary-plain"});
+    let gateway = gateway_of(db, "", entry).await;
+    let api = Api::admin(&gateway);
+    for mut peer in both(&gateway, "a").await {
+        // The secret crosses the end of the kilobyte.
+        let text = format!("not found: {} canary-plain", "ü".repeat(504));
+        peer.tool("fail", json!({"text": text})).await;
+        peer.tool("rpc_error", json!({"message": text})).await;
+        for (tool, status) in [("fail", "tool_error"), ("rpc_error", "error")] {
+            let call = recorded(db, &gateway, tool, status).await;
+            let error = call["error"].as_str().unwrap();
+            assert_eq!(error.len(), 1024, "{error}");
+            checks::contains(error.to_owned(), &["not found: üü", "ü [sec"]);
+            checks::lacks(error.to_owned(), &["canary"]);
+            let whole = format!("/calls/{}?project=a", call["id"].as_str().unwrap());
+            let whole = api.get(&whole).await;
+            checks::members(&whole, json!({"arguments": null, "result": null}));
+        }
+    }
+    let file = gateway.settings_file();
+    gateway.replace(&file, "[audit]\nerrors = false\n");
+    let mut peer = legacy(&gateway, "a").await;
+    wait_for("the new setting", DEADLINE, async || {
+        peer.tool("fail", json!({"text": "no luck"})).await;
+        recorded(db, &gateway, "fail", "tool_error").await["error"].is_null()
+    })
+    .await;
+}
+
+/// The recording ends by itself or by request, concerns one server, and survives a restart.
+async fn p09_bodies_of_one_server_are_kept_for_a_while(db: &Db) {
+    let gateway = gateway_of(db, "", scripted("one", &[])).await;
+    let api = Api::admin(&gateway);
+    with_server(&api, "b", scripted("one", &[])).await;
+    let of_a = "/mcp/servers/one/recording?project=a";
+    let last = async |gateway: &Gateway, project: &str| {
+        let mut peer = legacy(gateway, project).await;
+        peer.tool("echo", json!({"text": "hello"})).await.result();
+        let api = Api::admin(gateway);
+        let calls = api.get(&format!("/calls?project={project}&limit=1")).await;
+        let id = calls["calls"][0]["id"].as_str().unwrap().to_owned();
+        api.get(&format!("/calls/{id}?project={project}")).await["arguments"].clone()
+    };
+    assert_eq!(last(&gateway, "a").await, Value::Null);
+    for seconds in [59, 86_401] {
+        let wrong = json!({"seconds": seconds}).to_string();
+        api.refused("PUT", of_a, &wrong, 400).await;
+    }
+    let server = api.put(of_a, json!({"seconds": 3600})).await;
+    assert!(server["bodies_recorded_until"].is_string(), "{server:#}");
+    let shown = api.get("/mcp/servers/one?project=b").await;
+    assert_eq!(shown["bodies_recorded_until"], Value::Null);
+    let hello = json!({"text": "hello"}).to_string();
+    assert_eq!(last(&gateway, "a").await, hello);
+    assert_eq!(last(&gateway, "b").await, Value::Null);
+    let gateway = gateway.restarted().await;
+    assert_eq!(last(&gateway, "a").await, hello);
+
+    let api = Api::admin(&gateway);
+    api.delete(of_a).await;
+    assert_eq!(last(&gateway, "a").await, Value::Null);
+    let events = api.get("/mcp/servers/one/events?project=a").await;
+    let events = events["events"].as_array().unwrap().iter();
+    let kinds = events.filter_map(|event| event["kind"].as_str());
+    let kinds: Vec<&str> = kinds
+        .filter(|kind| kind.starts_with("recording_"))
+        .collect();
+    assert_eq!(kinds, ["recording_ended", "recording_started"]);
+
+    gateway.replace(&gateway.settings_file(), "[audit]\nenabled = false\n");
+    wait_for("the new setting", DEADLINE, async || {
+        let asked = json!({"seconds": 60}).to_string();
+        let path = format!("/api/v1{of_a}");
+        api.ask("PUT", &path, asked, &[]).await.status == 409
     })
     .await;
 }

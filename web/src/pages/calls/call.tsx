@@ -3,7 +3,7 @@ import { getRouteApi, Link } from "@tanstack/react-router";
 import { RotateCcw } from "lucide-react";
 import { useState } from "react";
 
-import { call as callQuery, useCallerNames } from "@/api/calls";
+import { call as callQuery } from "@/api/calls";
 import { useChange, type Schemas } from "@/api/client";
 import { servers } from "@/api/queries";
 import { ownerOf } from "@/api/tools";
@@ -15,6 +15,7 @@ import { Confirm } from "@/ui/overlay";
 import { Badge, Button, Fact, Facts, Missing, Notice, Panel } from "@/ui/parts";
 import { ResultView } from "../tools/result";
 import { run, type Ended } from "../tools/run";
+import { RecordButton, RecordingNotice } from "@/ui/recording";
 import { statusWord, TONES } from "./calls";
 
 const route = getRouteApi("/calls/$call");
@@ -31,7 +32,6 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
   const change = useChange("calls", "one", call.id);
   const known = useQuery(servers);
   const server = ownerOf({ server: call.server, project: call.project ?? null }, known.data);
-  const nameOf = useCallerNames();
   const [asking, setAsking] = useState(false);
   const [again, setAgain] = useState<Ended>();
   const replay = async () => {
@@ -72,7 +72,7 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
           </Panel>
           <Panel title="Record">
             <Facts>
-              <Fact name="Caller"><span title={call.caller} className="break-all">{nameOf(call.caller)}</span></Fact>
+              <Fact name="Caller"><span title={call.caller} className="break-all">{call.caller_name || call.caller}</span></Fact>
               {call.project && <Fact name="Project">{call.project}</Fact>}
               {call.replay_of && <Fact name="Replay of"><CallLink id={call.replay_of} /></Fact>}
               {!!call.replays?.length && (
@@ -86,9 +86,9 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
                   </ul>
                 </Fact>
               )}
-              {call.run && <Fact name="Run of an agent"><code className="break-all">{call.run}</code></Fact>}
-              <Fact name="Arguments"><Digest of={call.arguments_digest} /></Fact>
-              {call.result_digest && <Fact name="Result"><Digest of={call.result_digest} /></Fact>}
+              {call.run && <Fact name="Agent run"><code className="break-all">{call.run}</code></Fact>}
+              <Fact name="Arguments (digest)"><Digest of={call.arguments_digest} /></Fact>
+              {call.result_digest && <Fact name="Result (digest)"><Digest of={call.result_digest} /></Fact>}
             </Facts>
           </Panel>
         </div>
@@ -101,6 +101,12 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
           )}
           <Body title="Arguments" text={call.arguments} />
           {call.finished_at && <Body title="Result" text={call.result} />}
+          {call.arguments == null && (
+            <Notice actions={server && !server.bodies_recorded_until && <RecordButton server={server} />}>
+              The arguments and the result were not recorded. Set <code>bodies = "full"</code> under <code>[audit]</code> in toolwharf.toml to record them always.
+            </Notice>
+          )}
+          {server && <RecordingNotice server={server} />}
         </div>
       </div>
       <Confirm open={asking} onClose={() => setAsking(false)} title={`Call ${call.tool} again?`} action="Call it" look="solid" onConfirm={replay}>
@@ -113,12 +119,7 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
 const Digest = ({ of }: { of: string }) => <code title={of} className="break-all text-muted">{of.slice(0, 24)}…</code>;
 
 function Body({ title, text }: { title: string; text?: string | null | undefined }) {
-  if (text == null)
-    return (
-      <Notice>
-        {title}: not recorded. Set <code>bodies = "full"</code> under <code>[audit]</code> in toolwharf.toml to record the bodies of later calls.
-      </Notice>
-    );
+  if (text == null) return null;
   const shown = asJson(text) ?? text;
   return (
     <Panel title={title} actions={<CopyButton label={`Copy: ${title}`} text={text} />} inner="p-2">
@@ -138,15 +139,15 @@ type Span = { name: string; from: number; to: number; hue: string; more?: string
 /** The phases of a call, in microseconds since its start. Phases missing in older records are left out. */
 function spans(call: Schemas["WholeCall"]): Span[] {
   const { turn_us: turn, sent_us: sent, answered_us: answered, duration_us: end } = call;
-  const questions = call.questions ? ` The server asked for input ${call.questions === 1 ? "once" : `${call.questions} times`}.` : "";
+  const questions = call.questions ? `The server asked for input ${call.questions === 1 ? "once" : `${call.questions} times`}.` : "";
   const found: Span[] = [];
   const add = (name: string, from: number | null | undefined, to: number | null | undefined, hue: string, more?: string) => {
     if (from != null && to != null) found.push({ name, from, to: Math.max(from, to), hue, ...(more ? { more } : {}) });
   };
-  add("Queued and recorded", 0, turn ?? (end != null && sent == null && call.questions != null ? end : null), "fill-warn");
-  add("Translated and sent", turn, sent, "fill-accent");
-  add(answered == null ? "The server did not answer" : "The server", sent, answered ?? end, answered == null ? "fill-bad" : "fill-info", questions);
-  add("Response returned", answered, end, "fill-ok");
+  add("Waiting for its turn", 0, turn ?? (end != null && sent == null && call.questions != null ? end : null), "fill-warn");
+  add("Sent to the server", turn, sent, "fill-accent");
+  add(answered == null ? "The server did not answer" : "The server worked on it", sent, answered ?? end, answered == null ? "fill-bad" : "fill-info", questions);
+  add("Returned to the client", answered, end, "fill-ok");
   return found;
 }
 
@@ -154,20 +155,21 @@ function Timeline({ call }: { call: Schemas["WholeCall"] }) {
   const parts = spans(call);
   const whole = Math.max(1, call.duration_us ?? 0, ...parts.map((part) => part.to));
   const last = call.finished_at
-    ? { name: call.status === "ok" ? "The server has answered" : `It ended: ${statusWord(call.status)}`, hue: call.status === "ok" ? "bg-ok" : "bg-bad" }
-    : { name: call.status === "open" ? "The server is working on it" : "The outcome is unknown", hue: "bg-warn" };
+    ? { name: call.status === "ok" ? "Answered" : `Ended: ${statusWord(call.status)}`, hue: call.status === "ok" ? "bg-ok" : "bg-bad" }
+    : { name: call.status === "open" ? "In progress" : "Outcome unknown", hue: "bg-warn" };
   return (
     <div className="flex flex-col gap-3 px-4 py-3 text-sm">
       <p>
-        <span className="font-medium">The client's frame</span> <span className="tabular text-xs text-faint">{call.started_at}</span>
+        <span className="font-medium">Request received</span> <span className="tabular text-xs text-faint">{call.started_at}</span>
       </p>
       {!!parts.length && (
-        <ol aria-label="Spans" className="flex flex-col gap-2">
+        <ol aria-label="Phases" className="flex flex-col gap-2">
           {parts.map((part) => (
             <li key={part.name}>
               <div className="flex justify-between gap-3">
                 <span>
-                  {part.name}.{part.more}
+                  {part.name}
+                  {part.more && <span className="text-muted">. {part.more}</span>}
                 </span>
                 <span className="tabular shrink-0 text-faint">{micros(part.to - part.from)}</span>
               </div>

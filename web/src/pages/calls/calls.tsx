@@ -3,39 +3,30 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Activity } from "lucide-react";
 import { lazy, Suspense, useEffect, useMemo, useState, type ReactNode } from "react";
 
-import { calls as callsQuery, DEFAULT_SPAN, fits, SPANS, statistics, STATUSES, useCallerNames, type Filter } from "@/api/calls";
+import { calls as callsQuery, DEFAULT_SPAN, fits, isNarrowed, SPANS, statistics, STATUSES, TOOLS, type Filter } from "@/api/calls";
 import type { Call, Schemas } from "@/api/client";
 import { onCall } from "@/api/live";
 import { projects, servers } from "@/api/queries";
 import { count, cx, micros, moment } from "@/lib";
 import { Choose } from "@/ui/form";
+import { Table, type Column } from "@/ui/listing";
 import { useIsWide } from "@/ui/media";
-import { Badge, Button, Chips, Empty, Failure, Input, Page, Skeleton, type Tone } from "@/ui/parts";
+import { Badge, Button, Chips, Empty, Failure, Input, Missing, Page, Skeleton, type Tone } from "@/ui/parts";
 import { Rows } from "@/ui/rows";
+import { Headings, useSorting, type Sortable, type Sorting } from "@/ui/sort";
 import type { Series } from "@/ui/chart";
 
 const Chart = lazy(() => import("@/ui/chart"));
 const route = getRouteApi("/calls");
 
 export const TONES: Record<string, Tone> = { ok: "ok", tool_error: "warn", error: "bad", timeout: "bad", cancelled: "plain", open: "info", unknown: "warn" };
-const WORDS: Record<string, string> = { tool_error: "tool failed", open: "in progress" };
+const WORDS: Record<string, string> = { tool_error: "tool failed", open: "in progress", timeout: "timed out", unknown: "outcome unknown" };
 export const statusWord = (status: string) => WORDS[status] ?? status;
 
 export function Calls() {
   const filter = route.useSearch() as Filter;
   const navigate = useNavigate();
-  const isWide = useIsWide();
-  const { data, error, refetch, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(callsQuery(filter));
-  const fresh = useFresh(filter);
-  const nameOf = useCallerNames();
-  const rows = useMemo(() => {
-    const known = data?.pages.flatMap((page) => page.calls) ?? [];
-    const ids = new Set(known.map((one) => one.id));
-    const newer = [...fresh.values()].filter((one) => !ids.has(one.id)).reverse();
-    return [...newer, ...known.map((one) => fresh.get(one.id) ?? one)].filter((one) => fits(one, filter));
-  }, [data, fresh, filter]);
   const set = (change: Partial<Filter>) => void navigate({ to: "/calls", search: Object.fromEntries(Object.entries({ ...filter, ...change }).filter(([, value]) => value)) as never, replace: true });
-  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
   return (
     <Page
       title="Calls"
@@ -46,25 +37,117 @@ export function Calls() {
     >
       <Figures filter={filter} />
       <Filters filter={filter} set={set} />
-      {!data ? (
-        <Skeleton />
-      ) : rows.length ? (
-        <>
-          <Rows items={rows} label="Calls" height={isWide ? 40 : 60} id={(one) => one.id} render={(one) => <Row call={one} caller={nameOf(one.caller)} isWide={isWide} />} />
-          {hasNextPage && (
-            <div className="p-4 text-center">
-              <Button busy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
-                Older calls
-              </Button>
-            </div>
-          )}
-        </>
-      ) : (
-        <Empty icon={<Activity />} title="No calls">
-          No call was made in this period{Object.keys(filter).some((key) => key !== "span") && " that matches the filter"}. Calls by clients and from the tools' pages appear here.
-        </Empty>
-      )}
+      {filter.view === TOOLS ? <ToolTable filter={filter} /> : <CallList filter={filter} />}
     </Page>
+  );
+}
+
+const NoCalls = ({ filter }: { filter: Filter }) => (
+  <Empty icon={<Activity />} title="No calls">
+    No call was made in this period{isNarrowed(filter) && " that matches the filter"}. Calls by clients and from the tools' pages appear here.
+  </Empty>
+);
+
+function CallList({ filter }: { filter: Filter }) {
+  const isWide = useIsWide();
+  const { data, error, refetch, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(callsQuery(filter));
+  const fresh = useFresh(filter);
+  const loaded = useMemo(() => {
+    const known = data?.pages.flatMap((page) => page.calls) ?? [];
+    const ids = new Set(known.map((one) => one.id));
+    const newer = [...fresh.values()].filter((one) => !ids.has(one.id)).reverse();
+    return [...newer, ...known.map((one) => fresh.get(one.id) ?? one)].filter((one) => fits(one, filter));
+  }, [data, fresh, filter]);
+  const { items: rows, sorting, setSorting, toggle } = useSorting(loaded, COLUMNS, NEWEST);
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  if (!data) return <Skeleton />;
+  if (!rows.length) return <NoCalls filter={filter} />;
+  const isPart = hasNextPage && (sorting?.by !== NEWEST.by || !sorting.down);
+  return (
+    <>
+      {isWide ? (
+        <Headings label="calls" columns={COLUMNS} grid={GRID} sorting={sorting} toggle={toggle} />
+      ) : (
+        <div className="border-b px-4 py-2">
+          <Choose
+            aria-label="Sort by"
+            className="w-auto"
+            value={sorting?.by ?? ""}
+            onChange={(by) => setSorting({ by, down: by === NEWEST.by || by === "Duration" })}
+            choices={COLUMNS.map(({ name }) => [name, `Sort by ${name}`] as const)}
+          />
+        </div>
+      )}
+      {isPart && (
+        <p role="status" className="border-b px-4 py-1.5 text-xs text-muted md:px-6">
+          Sorted: the newest {count(rows.length)} calls. “Older calls” at the end of the list loads more.
+        </p>
+      )}
+      <Rows items={rows} label="Calls" height={isWide ? 40 : 60} id={(one) => one.id} render={(one) => <Row call={one} caller={callerOf(one)} isWide={isWide} />} />
+      {hasNextPage && (
+        <div className="p-4 text-center">
+          <Button busy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+            Older calls
+          </Button>
+        </div>
+      )}
+    </>
+  );
+}
+
+/** The initial order of the list. */
+const NEWEST: Sorting = { by: "Time", down: true };
+
+/** The caller's name, or its id if it has none. */
+const callerOf = (call: Call) => call.caller_name || call.caller;
+
+const COLUMNS: Sortable<Call>[] = [
+  // Calls with the same millisecond keep the order of the API.
+  { name: "Time", sort: (one) => Date.parse(one.started_at) },
+  { name: "Outcome", sort: (one) => statusWord(one.status) },
+  { name: "Tool", sort: (one) => `${one.server}/${one.tool}` },
+  { name: "Caller", sort: callerOf },
+  { name: "Duration", right: true, sort: (one) => one.duration_us },
+];
+
+type OfTool = Schemas["CallsOfTool"];
+
+const toolColumns: Column<OfTool>[] = [
+  {
+    name: "Tool",
+    sort: (one) => `${one.tool} ${one.server}`,
+    show: (one) => (
+      <Link to="/calls" search={(old: object) => ({ ...old, view: undefined, server: one.server, tool: one.tool, ...(one.project ? { project: one.project } : {}) }) as never} className="font-mono text-[0.8125rem] break-all hover:underline">
+        {one.tool}
+      </Link>
+    ),
+  },
+  {
+    name: "Server",
+    sort: (one) => `${one.server} ${one.project ?? ""}`,
+    show: (one) => (
+      <span className="text-muted">
+        {one.server} {one.project && <Badge>{one.project}</Badge>}
+      </span>
+    ),
+  },
+  { name: "Calls", right: true, sort: (one) => one.calls, show: (one) => <span className="tabular">{count(one.calls)}</span> },
+  { name: "Errors", right: true, sort: (one) => one.errors, show: (one) => <span className={cx("tabular", one.errors ? "text-bad" : "text-faint")}>{count(one.errors)}</span> },
+  { name: "p50", right: true, wide: true, sort: (one) => one.p50_us, show: (one) => <Took us={one.p50_us} /> },
+  { name: "p95", right: true, sort: (one) => one.p95_us, show: (one) => <Took us={one.p95_us} /> },
+];
+
+const Took = ({ us }: { us: number | null | undefined }) => <span className="tabular whitespace-nowrap text-muted">{us != null ? micros(us) : "–"}</span>;
+
+/** The calls of each tool, the slowest first. */
+function ToolTable({ filter }: { filter: Filter }) {
+  const { data, error, refetch } = useQuery(statistics(filter));
+  if (!data) return <Missing error={error} retry={refetch} />;
+  if (!data.tools?.length) return <NoCalls filter={filter} />;
+  return (
+    <div className="md:px-2.5">
+      <Table label="Calls by tool" items={data.tools} columns={toolColumns} id={(one) => `${one.project ?? ""}/${one.server}/${one.tool}`} initial={{ by: "p95", down: true }} />
+    </div>
   );
 }
 
@@ -137,6 +220,7 @@ function Filters({ filter, set }: { filter: Filter; set: (change: Partial<Filter
   if (filter.server && !names.includes(filter.server)) names.push(filter.server);
   return (
     <div className="flex flex-wrap items-center gap-2 border-b px-4 py-2 md:px-6">
+      <Chips label="View" value={filter.view === TOOLS ? TOOLS : ""} onChange={(view) => set({ view })} choices={[["", "Calls"], [TOOLS, "By tool"]]} />
       <Choose aria-label="Server" className="w-auto max-w-44" value={filter.server ?? ""} onChange={(server) => set({ server })} none="All servers" choices={names} />
       <Choose aria-label="Outcome" className="w-auto" value={filter.status ?? ""} onChange={(status) => set({ status: status as never })} none="All outcomes" choices={STATUSES.map((one) => [one, statusWord(one)])} />
       {!!all.data?.length && (
@@ -144,7 +228,7 @@ function Filters({ filter, set }: { filter: Filter; set: (change: Partial<Filter
       )}
       <Typed label="Tool" value={filter.tool} onChange={(tool) => set({ tool })} />
       <Typed label="Caller" value={filter.caller} onChange={(caller) => set({ caller })} />
-      {Object.keys(filter).some((key) => key !== "span") && (
+      {isNarrowed(filter) && (
         <Button look="quiet" onClick={() => set({ server: "", status: undefined as never, project: "", tool: "", caller: "" })}>
           Clear
         </Button>
@@ -171,7 +255,7 @@ function Figures({ filter }: { filter: Filter }) {
   const rate = data.calls ? (100 * data.errors) / data.calls : 0;
   return (
     <section aria-label="Figures" className="grid border-b lg:grid-cols-2">
-      <div className="px-4 pt-3 pb-1 md:px-6 lg:border-r">
+      <div className="min-w-0 px-4 pt-3 pb-1 md:px-6 lg:border-r">
         <div className="mb-1 flex gap-6">
           <Figure name="Calls">{count(data.calls)}</Figure>
           <Figure name="Failed">
@@ -184,7 +268,7 @@ function Figures({ filter }: { filter: Filter }) {
           <Chart label={`Calls over time: ${data.calls}, of which ${data.errors} failed`} times={drawn.times} series={drawn.counts} format={asCount} />
         </Suspense>
       </div>
-      <div className="px-4 pt-3 pb-1 md:px-6">
+      <div className="min-w-0 px-4 pt-3 pb-1 md:px-6">
         <div className="mb-1 flex gap-6">
           <Figure name="Half took less than">{data.p50_us != null ? micros(data.p50_us) : "–"}</Figure>
           <Figure name="95 % took less than">{data.p95_us != null ? micros(data.p95_us) : "–"}</Figure>

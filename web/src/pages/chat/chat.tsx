@@ -356,8 +356,8 @@ function ToolView({ tool }: { tool: ToolUse }) {
           <span className="min-w-0 flex-1 truncate text-xs text-muted">{gist(tool.input)}</span>
           <span className={cx("state text-xs", tool.state === "failed" ? "text-bad" : "text-faint")}>{tool.state}</span>
         </summary>
-        <Bytes title="Asked" text={asText(tool.input)} />
-        {tool.result !== undefined && <Bytes title={tool.state === "failed" ? "Failed" : "Answered"} text={asText(tool.result)} />}
+        <Bytes title="Arguments" text={asText(tool.input)} />
+        {tool.result !== undefined && <Bytes title={tool.state === "failed" ? "Error" : "Result"} text={asText(tool.result)} />}
       </details>
       {tool.asked && tool.state === "running" && <Questions key={Object.keys(tool.asked).join()} result={{ inputRequests: tool.asked }} onAnswer={(answers) => onAnswer(tool.id, answers, tool.asked!)} />}
       <AppOf tool={tool} />

@@ -3,6 +3,7 @@ import { KeyRound } from "lucide-react";
 import { useState } from "react";
 
 import { api, ok, useChange, type Schemas } from "@/api/client";
+import { projects } from "@/api/queries";
 import { ago, moment } from "@/lib";
 import { ChoiceField, DialogForm, TextField, useSubmit } from "@/ui/form";
 import { Snippet } from "@/ui/json";
@@ -11,12 +12,13 @@ import { Dialog, toast } from "@/ui/overlay";
 import { Badge, Button, Notice, Page } from "@/ui/parts";
 
 type Key = Schemas["Key"];
-type Role = "read" | "call" | "manage";
+type Role = "read" | "call" | "manage" | "admin";
 
 const ROLES: Record<Role, string> = {
   read: "see servers and tools",
   call: "call tools, and chat",
   manage: "change servers with a URL, secrets and keys",
+  admin: "do everything, in all projects",
 };
 
 /** The page with all keys. */
@@ -49,7 +51,7 @@ export function Keys({ project }: { project?: string }) {
         columns={[
           { name: "Name", show: (key) => <span className="font-medium">{key.name}</span> },
           { name: "Role", show: (key) => <Badge tone={key.role === "admin" ? "warn" : "plain"}>{key.role}</Badge> },
-          ...(project ? [] : [{ name: "Project", show: (key: Key) => <span className="text-muted">{key.project ?? "all"}</span> }]),
+          { name: "Projects", show: (key) => <span className="text-muted">{key.projects?.length ? key.projects.join(", ") : "all"}</span> },
           { name: "Ends in", wide: true, show: (key) => <code className="text-faint">…{key.hint}</code> },
           { name: "Used", wide: true, show: (key) => <span className="text-muted">{key.last_used_at ? ago(key.last_used_at) : "never"}</span> },
           { name: "Expires", wide: true, show: (key) => <span className="text-muted">{key.expires_at ? moment(key.expires_at) : "never"}</span> },
@@ -67,20 +69,44 @@ export function Keys({ project }: { project?: string }) {
   );
 }
 
+/** The projects of a key. None means all. */
+function ProjectChoice({ chosen, onChange }: { chosen: string[]; onChange: (chosen: string[]) => void }) {
+  const { data } = useQuery({ ...projects, retry: false });
+  if (!data?.length) return null;
+  return (
+    <fieldset className="flex flex-col gap-1.5">
+      <legend className="mb-1 text-sm font-medium">Projects</legend>
+      <div className="flex max-h-40 flex-wrap gap-x-4 gap-y-1 overflow-y-auto">
+        {data.map(({ id }) => (
+          <label key={id} className="flex items-center gap-1.5 text-sm">
+            <input type="checkbox" checked={chosen.includes(id)} onChange={(event) => onChange(event.target.checked ? [...chosen, id] : chosen.filter((one) => one !== id))} />
+            {id}
+          </label>
+        ))}
+      </div>
+      <p className="text-xs text-muted">{chosen.length ? "The key is valid for these projects only." : "Nothing is chosen: the key is valid for all projects, and for servers of no project."}</p>
+    </fieldset>
+  );
+}
+
 function NewKey({ project, onClose }: { project: string | undefined; onClose: () => void }) {
   const change = useChange("keys");
   const [name, setName] = useState("");
   const [role, setRole] = useState<Role>("call");
+  const [chosen, setChosen] = useState<string[]>(project ? [project] : []);
   const [days, setDays] = useState("");
   const [token, setToken] = useState<string>();
   const { error, submit } = useSubmit();
   const make = () => {
     const expires_at = days ? new Date(Date.now() + Number(days) * 86_400_000).toISOString() : null;
-    const asked = ok(api.POST("/api/v1/keys", { params: { query: project ? { project } : {} }, body: { name, ...(project ? { role } : {}), expires_at } as never }));
+    const projects = role === "admin" ? [] : chosen;
+    const query = projects[0] ? { project: projects[0] } : {};
+    // Without a role, the key is an administrator's.
+    const asked = ok(api.POST("/api/v1/keys", { params: { query }, body: { name, ...(role === "admin" ? {} : { role, projects }), expires_at } as never }));
     return submit(() => change(asked.then((made) => setToken(made.token))));
   };
   return (
-    <Dialog onClose={onClose} title={token ? "Key created" : project ? `New key for ${project}` : "New administrator key"} description={token ? "Copy it now: it is not shown again." : undefined}>
+    <Dialog onClose={onClose} title={token ? "Key created" : "New key"} description={token ? "Copy it now: it is not shown again." : undefined}>
       {token ? (
         <div className="flex flex-col gap-4">
           <Snippet text={token} />
@@ -93,11 +119,8 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
       ) : (
         <DialogForm onSubmit={make} onCancel={onClose} action="Make it" error={error}>
           <TextField label="Name" help="Call records show this name." value={name} onChange={setName} required autoFocus />
-          {project ? (
-            <ChoiceField label="Role" help={`It may ${ROLES[role]}.`} value={role} onChange={(chosen) => setRole(chosen as Role)} choices={Object.keys(ROLES)} />
-          ) : (
-            <Notice tone="warn">A key without a project is an administrator key and may do everything. Create keys with fewer permissions in a project.</Notice>
-          )}
+          <ChoiceField label="Role" help={`It may ${ROLES[role]}.`} value={role} onChange={(chosen) => setRole(chosen as Role)} choices={Object.keys(ROLES)} />
+          {role === "admin" ? <Notice tone="warn">An administrator key may do everything. Most clients need only the role call.</Notice> : <ProjectChoice chosen={chosen} onChange={setChosen} />}
           <ChoiceField label="Expires" value={days} onChange={setDays} none="never" choices={[["30", "in 30 days"], ["90", "in 90 days"], ["365", "in a year"]]} />
         </DialogForm>
       )}

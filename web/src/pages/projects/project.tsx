@@ -1,14 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { LogIn, LogOut, Package, RotateCcw, ShieldEllipsis } from "lucide-react";
+import { LogIn, LogOut, Package } from "lucide-react";
 import { useState } from "react";
 
 import { api, ok, useChange, type Schemas } from "@/api/client";
 import { beginLogin, endLogin, LOGIN_WORDS } from "@/api/logins";
 import { servers } from "@/api/queries";
-import { ago, plural } from "@/lib";
+import { plural } from "@/lib";
 import { at } from "@/root";
-import { ChoiceField, Decide, DialogForm, TextField, useSubmit } from "@/ui/form";
+import { ChoiceField, Decide, TextField, useSubmit } from "@/ui/form";
 import { Json, pretty, Snippet } from "@/ui/json";
 import { Listing } from "@/ui/listing";
 import { useTitle } from "@/ui/media";
@@ -17,6 +17,7 @@ import { attempt, Confirm, Dialog, toast } from "@/ui/overlay";
 import { Badge, Button, message, Missing, Notice, Panel, Skeleton } from "@/ui/parts";
 import { State } from "@/ui/state";
 import { Keys } from "./keys";
+import { Secrets } from "./secrets";
 
 const route = getRouteApi("/projects/$project");
 
@@ -63,7 +64,7 @@ function Servers({ project }: { project: string }) {
   if (!mine) return <Skeleton />;
   return (
     <div className="flex flex-col gap-4">
-      <Panel title="Its endpoint" inner="p-3">
+      <Panel title="Endpoint for clients" inner="p-3">
         <Snippet text={at(`mcp/${project}`)} />
       </Panel>
       <Listing
@@ -73,8 +74,8 @@ function Servers({ project }: { project: string }) {
         id={(one) => one.id!}
         columns={[
           { name: "Name", show: (one) => <Link to="/servers/$id" params={{ id: one.id! }} className="font-medium hover:underline">{one.name}</Link> },
-          { name: "State", show: (one) => <State server={one} /> },
-          { name: "Whose", wide: true, show: (one) => <span className="text-muted">{one.project ? "the project's" : "everybody's"}</span> },
+          { name: "State", show: (one) => <><State server={one} />{one.reason && <p className="text-xs text-muted">{one.reason}</p>}</> },
+          { name: "Belongs to", wide: true, show: (one) => <span className="text-muted">{one.project ? "this project" : "all projects"}</span> },
           { name: "Tools", right: true, show: (one) => one.tools },
         ]}
         empty="No servers"
@@ -82,60 +83,6 @@ function Servers({ project }: { project: string }) {
         Add one with <code>toolwharf add --project {project} NAME URL</code>.
       </Listing>
     </div>
-  );
-}
-
-function Secrets({ project }: { project: string }) {
-  const change = useChange("secrets", project);
-  const query = useQuery({
-    queryKey: ["secrets", project],
-    queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/projects/{project}/secrets", { params: { path: { project }, query: { limit: 1000 } }, signal }))).secrets,
-  });
-  const [setting, setSetting] = useState<{ name: string; isNew: boolean }>();
-  const remove = (name: string) => change(ok(api.DELETE("/api/v1/projects/{project}/secrets/{name}", { params: { path: { project, name } } })));
-  return (
-    <>
-      <Listing
-        query={query}
-        label="Secrets"
-        id={(one) => one.name}
-        columns={[
-          { name: "Name", show: (one) => <code className="font-medium">{one.name}</code> },
-          { name: "Version", show: (one) => one.version },
-          { name: "Set", wide: true, show: (one) => <span className="text-muted">{ago(one.updated_at)}</span> },
-        ]}
-        orders={(one) => <Button look="quiet" aria-label={`Set ${one.name} again`} title="Set again" icon={<RotateCcw />} onClick={() => setSetting({ name: one.name, isNew: false })} />}
-        removal={{ verb: "Remove", name: (one) => one.name, run: (one) => remove(one.name), warning: "Servers that use it are blocked until it is set again. The value cannot be recovered." }}
-        add="New secret"
-        onAdd={() => setSetting({ name: "", isNew: true })}
-        icon={<ShieldEllipsis />}
-        empty="No secrets yet"
-      >
-        Entries of this project's servers use them as <code>{"${NAME}"}</code>. A value is encrypted when it is saved, and never shown again.
-      </Listing>
-      {setting && <SetSecret project={project} name={setting.name} isNew={setting.isNew} onClose={() => setSetting(undefined)} />}
-    </>
-  );
-}
-
-function SetSecret({ project, name: named, isNew, onClose }: { project: string; name: string; isNew: boolean; onClose: () => void }) {
-  const change = useChange("secrets", project);
-  const [name, setName] = useState(named);
-  const [value, setValue] = useState("");
-  const { error, submit } = useSubmit();
-  const save = () =>
-    submit(async () => {
-      await change(ok(api.PUT("/api/v1/projects/{project}/secrets/{name}", { params: { path: { project, name } }, body: { value } })));
-      toast(`${name} is set.`);
-      onClose();
-    });
-  return (
-    <Dialog onClose={onClose} title={isNew ? "New secret" : `Set ${named} again`} description="Servers that use it are restarted with the new value.">
-      <DialogForm onSubmit={save} onCancel={onClose} action="Save" error={error}>
-        <TextField label="Name" value={name} onChange={setName} disabled={!isNew} required autoFocus={isNew} />
-        <TextField label="Value" type="password" autoComplete="new-password" value={value} onChange={setValue} required autoFocus={!isNew} />
-      </DialogForm>
-    </Dialog>
   );
 }
 
@@ -158,7 +105,7 @@ function Logins({ project }: { project: string }) {
       columns={[
         { name: "Server", show: (one) => <span className="font-medium">{one.server}</span> },
         { name: "State", show: (one) => <Badge tone={LOGIN_WORDS[one.state]?.[1] ?? "plain"} title={one.reason ?? undefined}>{LOGIN_WORDS[one.state]?.[0] ?? one.state}</Badge> },
-        { name: "Whose", wide: true, show: (one) => <span className="text-muted">{one.mode === "user" ? "yours" : "everybody's"}</span> },
+        { name: "Used for", wide: true, show: (one) => <span className="text-muted">{one.mode === "user" ? "your calls" : "all callers"}</span> },
         { name: "Issuer", wide: true, show: (one) => <span className="break-all text-muted">{one.issuer}</span> },
       ]}
       orders={(one) => (one.state === "signed_in" ? <Button icon={<LogOut />} onClick={() => void end(one)}>Sign out</Button> : <Button look="solid" icon={<LogIn />} onClick={() => void begin(one)}>Sign in</Button>)}
@@ -241,12 +188,17 @@ function Settings({ project }: { project: Schemas["Project"] }) {
           help="How tools are named if two servers have a tool of the same name."
           value={form.naming}
           onChange={set("naming")}
-          none="as for all projects"
-          choices={["prefix-on-conflict", "always-prefix", "last-wins", "preserve"]}
+          none="the default of the gateway"
+          choices={[
+            ["prefix-on-conflict", "add the server's name if names clash"],
+            ["always-prefix", "always add the server's name"],
+            ["last-wins", "offer the tool of the last server"],
+            ["preserve", "keep names, and report clashes"],
+          ]}
         />
-        <ChoiceField label="Start of servers for a chat" value={form.start} onChange={set("start")} none="as for all projects" choices={["sequential", "parallel"]} />
+        <ChoiceField label="When a chat starts, start its servers" value={form.start} onChange={set("start")} none="the default of the gateway" choices={[["sequential", "one after another"], ["parallel", "all at once"]]} />
         <label className="flex items-center gap-2 text-sm">
-          <input type="checkbox" className="size-4 accent-solid" checked={form.enabled} onChange={(event) => setForm((old) => ({ ...old, enabled: event.target.checked }))} /> The project is on
+          <input type="checkbox" className="size-4 accent-solid" checked={form.enabled} onChange={(event) => setForm((old) => ({ ...old, enabled: event.target.checked }))} /> The project is switched on
         </label>
         <div>
           <Button look="solid" type="submit">

@@ -57,7 +57,7 @@ function NewProject({ open, onClose }: { open: boolean; onClose: () => void }) {
     });
   return (
     <Dialog open={open} onClose={onClose} title="New project">
-      <DialogForm onSubmit={make} onCancel={onClose} action="Make it" error={error} busy={busy}>
+      <DialogForm onSubmit={make} onCancel={onClose} action="Create" error={error} busy={busy}>
         <TextField label="Id" help="It is part of the endpoint's address: /mcp/ID. It cannot be changed later." value={id} onChange={setId} required autoFocus pattern="[a-z0-9][a-z0-9_\-]*" />
         <TextField label="Name" value={name} onChange={setName} />
       </DialogForm>

@@ -6,6 +6,7 @@ import { useState } from "react";
 
 import { api, ApiError, ok, type Schemas, type Server } from "@/api/client";
 import { SchemaForm } from "@/form/lazy";
+import { plural } from "@/lib";
 import { Decide, useSubmit } from "@/ui/form";
 import { Json, pretty } from "@/ui/json";
 import { Dialog, toast } from "@/ui/overlay";
@@ -14,7 +15,7 @@ import { Button, Chips, Diff, Fact, Facts, message, Missing, Notice, Notices, Pa
 type Entry = Record<string, unknown>;
 type Kept = { entry: Schemas["DeclaredEntry"]; tag: string };
 
-const kept = (id: string) =>
+export const kept = (id: string) =>
   queryOptions({
     queryKey: ["entry", id],
     // The entry is never refetched while the user edits it. A concurrent change is detected on save.
@@ -75,22 +76,24 @@ function simple(schema: RJSFSchema, value: unknown, all: Record<string, RJSFSche
   return { ...(found ?? parts[0]), ...rest };
 }
 
+const PLACES: Record<string, string> = { file: "the configuration file", project: "its project", registered: "a registration over the API" };
+
 export function Configuration({ server }: { server: Server }) {
   return (
     <div className="grid gap-4 p-4 md:p-6 xl:grid-cols-[3fr_2fr] xl:items-start">
       <EntryOf key={server.id} server={server} />
       <Panel title="Effective configuration">
         <Facts>
-          <Fact name="Declared">{server.declared}</Fact>
-          <Fact name="Target"><code className="break-all">{server.target}</code>{!!server.arguments && <span className="text-muted"> and {server.arguments} arguments</span>}</Fact>
+          <Fact name="Defined in">{PLACES[server.declared!] ?? server.declared}</Fact>
+          <Fact name={server.transport === "stdio" ? "Runs" : "Address"}><code className="break-all">{server.target}</code>{!!server.arguments && <span className="text-muted"> with {plural(server.arguments, "argument")}</span>}</Fact>
           {!!server.environment?.length && <Fact name="Variables"><code className="break-all">{server.environment.join(", ")}</code></Fact>}
           {!!server.headers?.length && <Fact name="Headers"><code>{server.headers.join(", ")}</code></Fact>}
-          <Fact name="Projects">{server.project ?? (server.projects?.length ? server.projects.join(", ") : "all")}</Fact>
-          <Fact name="Calls at a time">{server.max_concurrency}</Fact>
+          <Fact name="Visible in projects">{server.project ?? (server.projects?.length ? server.projects.join(", ") : "all")}</Fact>
+          <Fact name="Concurrent calls">at most {server.max_concurrency}</Fact>
           <Fact name="Call timeout">{(server.call_timeout_ms ?? 0) / 1000} s</Fact>
           <Fact name="Start timeout">{(server.start_timeout_ms ?? 0) / 1000} s</Fact>
-          <Fact name="Connection">{server.sharing}</Fact>
-          <Fact name="Restart">{server.restart_policy ?? "the default"}</Fact>
+          <Fact name="Connection">{server.sharing === "session" ? "one for each client session" : "shared by all clients"}</Fact>
+          <Fact name="Restart after an exit">{server.restart_policy ?? "always (the default)"}</Fact>
         </Facts>
       </Panel>
     </div>

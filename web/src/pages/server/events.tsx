@@ -17,6 +17,9 @@ function rest({ message: _, stderr: __, name: ___, ...more }: Detail): string {
 
 const HUES: Record<string, string> = { ready: "bg-ok", crashed: "bg-bad", backoff: "bg-warn", failed: "bg-bad", blocked: "bg-warn" };
 
+/** Words for kinds of events that do not explain themselves. */
+const WORDS: Record<string, string> = { backoff: "will retry" };
+
 export function ServerEvents({ id }: { id: string }) {
   const { data, error, refetch } = useQuery(serverEvents(id));
   if (!data) return <Missing error={error} retry={refetch} />;
@@ -31,7 +34,7 @@ export function ServerEvents({ id }: { id: string }) {
             <time dateTime={one.at} title={one.at} className="tabular text-faint">
               {moment(one.at)}
             </time>
-            <span className="font-medium">{one.kind.replaceAll("_", " ")}</span>
+            <span className="font-medium">{WORDS[one.kind] ?? one.kind.replaceAll("_", " ")}</span>
             <div className="col-span-2 min-w-0 sm:col-span-1">
               <p className="break-words text-muted">{detail.message ?? rest(detail)}</p>
               {detail.stderr && <pre className="mt-1 max-h-40 overflow-auto rounded-md bg-raised px-2.5 py-1.5 text-xs leading-5 whitespace-pre-wrap break-all">{detail.stderr}</pre>}

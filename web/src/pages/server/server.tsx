@@ -1,16 +1,19 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { MoreHorizontal, Trash2 } from "lucide-react";
-import { lazy, Suspense, useState, type ReactNode } from "react";
+import { CircleDot, MoreHorizontal, Trash2 } from "lucide-react";
+import { lazy, Suspense, useRef, useState, type ReactNode } from "react";
 
 import { useChange, type Server } from "@/api/client";
-import { remove, server as serverQuery } from "@/api/queries";
+import { chatTools, remove, server as serverQuery } from "@/api/queries";
+import { clashes } from "@/api/tools";
 import { ago, bytes, count, cx, duration, moment, plural } from "@/lib";
 import { useNow, useTitle } from "@/ui/media";
 import { Crumbs, Tabs, type Tab } from "@/ui/navigation";
 import { Confirm, Menu, toast } from "@/ui/overlay";
 import { Badge, Button, Missing, Notice, Skeleton } from "@/ui/parts";
+import { RecordingNotice, useRecording } from "@/ui/recording";
 import { State, tone, uptime, wait } from "@/ui/state";
+import { Unset } from "../projects/secrets";
 import { useOrders } from "../servers";
 import { ServerTools } from "./tools";
 
@@ -24,7 +27,7 @@ const Resources = lazy(() => import("./resources").then((file) => ({ default: fi
 const TABS: Tab<Server>[] = [
   { id: "tools", label: "Tools", show: (server) => <ServerTools server={server} /> },
   { id: "resources", label: "Resources and prompts", show: (server) => <Resources server={server} /> },
-  { id: "logs", label: "Logs", show: (server) => <Logs id={server.id!} /> },
+  { id: "logs", label: "Logs", show: (server) => <Logs id={server.id!} name={server.name!} /> },
   { id: "events", label: "Events", show: (server) => <ServerEvents id={server.id!} /> },
   { id: "configuration", label: "Configuration", show: (server) => <Configuration server={server} /> },
   { id: "sign-in", label: "Sign-in", show: (server) => <SignIn server={server} /> },
@@ -33,19 +36,33 @@ const TABS: Tab<Server>[] = [
 
 const route = getRouteApi("/servers/$id");
 
+/** The tab that shows most about the state of a server. */
+function opening(server: Server): string {
+  if (["blocked", "unusable"].includes(server.status!)) return "configuration";
+  if (server.status === "needs_login") return "sign-in";
+  if (tone(server.status) !== "bad" && !(server.status === "starting" && server.reason)) return "tools";
+  return server.transport === "stdio" ? "logs" : "events";
+}
+
 export function ServerPage() {
   const { id } = route.useParams();
-  const { tab = "tools" } = route.useSearch();
+  const { tab, added } = route.useSearch();
   const { data, error, refetch } = useQuery(serverQuery(id));
+  // Chosen when the page is opened: it does not change with the state of the server.
+  const first = useRef<{ id: string; tab: string }>(undefined);
   useTitle(data?.name);
   if (!data) return <Missing error={error} retry={refetch} />;
-  const shown = TABS.find((one) => one.id === tab) ?? TABS[0]!;
+  if (first.current?.id !== id) first.current = { id, tab: opening(data) };
+  const opened = first.current.tab;
+  const shown = TABS.find((one) => one.id === (tab ?? opened)) ?? TABS[0]!;
   return (
     <div className="flex min-h-full flex-col">
       <Head server={data} />
       <Trouble server={data} />
+      {data.bodies_recorded_until && <div className="px-4 pb-3 md:px-6"><RecordingNotice server={data} /></div>}
+      <NewNames server={data} isOpen={added !== undefined} />
       <Numbers server={data} />
-      <Tabs label="Parts of this server" tabs={TABS} shown={shown} to="/servers/$id" params={{ id }} />
+      <Tabs label="Parts of this server" tabs={TABS} shown={shown} first={opened} to="/servers/$id" params={{ id }} />
       <div className="flex min-h-0 flex-1 flex-col">
         <Suspense fallback={<Skeleton />}>{shown.show(data)}</Suspense>
       </div>
@@ -57,18 +74,20 @@ function Head({ server }: { server: Server }) {
   const change = useChange("servers");
   const navigate = useNavigate();
   const { run, restart, power } = useOrders(server);
+  const recording = useRecording(server);
   const [removing, setRemoving] = useState(false);
   return (
     <header className="flex flex-wrap items-center gap-x-4 gap-y-2 px-4 pt-3 pb-2 md:px-6">
       <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
         <Crumbs to="/servers" list="Servers">
-          <span className="truncate">{server.project ?? (server.declared === "registered" ? "registered" : "of the configuration file")}</span>
+          <span className="truncate">{server.project ?? (server.declared === "registered" ? "registered over the API" : "configuration file")}</span>
         </Crumbs>
         <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
           <h1 className="truncate text-xl font-semibold tracking-tight">{server.name}</h1>
           <State server={server} />
         </div>
-        <p className="truncate text-sm text-muted">{server.description || server.target}</p>
+        {server.description && <p className="text-sm break-words text-muted">{server.description}</p>}
+        <p className="font-mono text-xs break-all text-faint">{server.target}</p>
       </div>
       <div className="flex items-center gap-2">
         {[run, restart].map(({ label, icon, disabled, onSelect }, at) => (
@@ -78,7 +97,7 @@ function Head({ server }: { server: Server }) {
         ))}
         <Menu
           trigger={<Button aria-label="More" icon={<MoreHorizontal />} />}
-          items={[power, "line", { label: "Remove", icon: <Trash2 />, danger: true, onSelect: () => setRemoving(true) }]}
+          items={[power, { label: "Record bodies for an hour", icon: <CircleDot />, disabled: !!server.bodies_recorded_until, onSelect: () => void recording.start() }, "line", { label: "Remove", icon: <Trash2 />, danger: true, onSelect: () => setRemoving(true) }]}
         />
       </div>
       <Confirm
@@ -97,21 +116,27 @@ function Head({ server }: { server: Server }) {
   );
 }
 
+/** Returns whether the notices about missing secrets say all that the reason says. */
+const lacksOnlySecrets = (server: Server) => !!server.unset?.length && !!server.reason?.split("; ").every((part) => part.includes(" is not set"));
+
 /** Shows the reason for a problem, and the last output of the process. */
 function Trouble({ server }: { server: Server }) {
   const seconds = wait(server, useNow());
   const hue = tone(server.status);
   const crash = server.last_crash;
   const bad = hue === "bad" || hue === "warn";
-  if (!bad && !server.kept_back && !server.notices?.length && !server.problems?.length && !server.remarks?.length) return null;
+  const { reason } = server;
+  if (!bad && !reason && !server.unset?.length && !server.kept_back && !server.notices?.length && !server.problems?.length && !server.remarks?.length) return null;
   return (
     <div className="flex flex-col gap-2 px-4 pb-3 md:px-6">
-      {bad && server.reason && (
-        <Notice tone={hue}>
-          {server.reason}.{seconds !== undefined && <strong className="font-semibold"> Next attempt in {duration(seconds)}.</strong>}
+      <Unset server={server} />
+      {reason && !lacksOnlySecrets(server) && (
+        <Notice tone={bad ? hue : "warn"}>
+          {/[.!?]$/.test(reason) ? reason : `${reason}.`}
+          {seconds !== undefined && <span className="tabular font-semibold"> Next attempt in {duration(seconds)}.</span>}
         </Notice>
       )}
-      {bad && crash && (
+      {(bad || reason) && crash && (
         <details open className="overflow-hidden rounded-md border bg-panel">
           <summary className="px-3 py-2 text-sm">
             <strong className="font-medium">{crash.cause}</strong> <span className="text-faint">· {ago(crash.at)}</span>
@@ -139,6 +164,28 @@ function Trouble({ server }: { server: Server }) {
   );
 }
 
+/** Tools that clients see under new names, because other servers have tools with the same names. */
+function NewNames({ server, isOpen }: { server: Server; isOpen: boolean }) {
+  const { data } = useQuery(chatTools(server.project ?? undefined));
+  const groups = clashes(server, data ?? []);
+  if (!groups.length) return null;
+  const others = [...new Set(groups.flatMap((tools) => tools.map((tool) => tool.server)))].filter((name) => name !== server.name);
+  return (
+    <details open={isOpen} className="mx-4 mb-3 overflow-hidden rounded-md border bg-panel text-sm md:mx-6">
+      <summary className="px-3 py-2">
+        {groups.length === 1 ? "One tool has a new name" : `${groups.length} tools have new names`}, because of tools with {groups.length === 1 ? "the same name" : "the same names"} on {others.join(" and ")}
+      </summary>
+      <ul aria-label="New names" className="max-h-56 overflow-y-auto border-t px-3 py-2 text-xs text-muted">
+        {groups.flat().map((tool) => (
+          <li key={`${tool.server} ${tool.native}`} className="break-words">
+            <code>{tool.native}</code> of {tool.server} {tool.name === tool.native ? "keeps its name" : <>is now <code className="text-text">{tool.name}</code></>}
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
 function Numbers({ server }: { server: Server }) {
   const up = uptime(server, useNow());
   const facts: [string, ReactNode, string?][] = [
@@ -146,6 +193,7 @@ function Numbers({ server }: { server: Server }) {
     ["Tools", count(server.tools ?? 0)],
     ["Calls", <>{count(server.calls ?? 0)}{!!server.in_flight && <span className="text-info"> +{server.in_flight}</span>}</>],
     ["Errors", <span className={cx(server.errors && "text-bad")}>{count(server.errors ?? 0)}</span>],
+    ...(server.requests ? ([["Other requests", count(server.requests)]] as [string, ReactNode][]) : []),
     ["Memory", server.usage ? bytes(server.usage.memory) : "–"],
     ["CPU", server.usage?.cpu != null ? `${(server.usage.cpu * 100).toFixed(0)} %` : "–"],
     ["Starts", count(server.starts ?? 0)],
@@ -154,7 +202,7 @@ function Numbers({ server }: { server: Server }) {
     ...(server.updated_at ? ([["Changed", moment(server.updated_at)]] as [string, ReactNode][]) : []),
   ];
   return (
-    <dl className="flex gap-x-7 gap-y-2 overflow-x-auto border-t px-4 py-2.5 md:flex-wrap md:px-6" tabIndex={0} aria-label="Numbers">
+    <dl className="grid grid-cols-[repeat(auto-fill,minmax(4.9rem,1fr))] gap-x-3 gap-y-2 whitespace-nowrap border-t px-4 py-2.5 md:flex md:flex-wrap md:gap-x-7 md:px-6" aria-label="Numbers">
       {facts.map(([name, value]) => (
         <div key={name} className="shrink-0">
           <dt className="text-xs text-faint">{name}</dt>

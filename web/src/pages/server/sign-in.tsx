@@ -38,10 +38,10 @@ export function SignIn({ server }: { server: Server }) {
       >
         <Facts>
           <Fact name="State"><Badge tone={tone}>{word}</Badge></Fact>
-          <Fact name="Whose">{data.mode === "user" ? "Yours: each caller signs in separately" : "Shared: one sign-in for all callers"}</Fact>
+          <Fact name="Used for">{data.mode === "user" ? "your calls only: each caller signs in separately" : "all callers: they share one sign-in"}</Fact>
           {data.project && <Fact name="Project">{data.project}</Fact>}
-          {data.issuer && <Fact name="Issuer"><span className="break-all">{data.issuer}</span></Fact>}
-          {!!data.scopes?.length && <Fact name="Scopes"><code className="break-words">{data.scopes.join(" ")}</code></Fact>}
+          {data.issuer && <Fact name="Signed in at"><span className="break-all">{data.issuer}</span></Fact>}
+          {!!data.scopes?.length && <Fact name="Permissions"><code className="break-words">{data.scopes.join(" ")}</code></Fact>}
           {data.updated_at && <Fact name="Signed in or renewed">{moment(data.updated_at)}</Fact>}
           {data.expires_at && <Fact name="Token expires">{moment(data.expires_at)}; it is renewed before that</Fact>}
         </Facts>

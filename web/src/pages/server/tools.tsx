@@ -52,7 +52,7 @@ function Row({ server, tool }: { server: Server; tool: Tool }) {
           {tool.name && tool.name !== tool.native && <Badge title="What clients call it">{tool.name}</Badge>}
           {tool.kept_back && <Badge tone="warn">kept back</Badge>}
         </div>
-        <p className="truncate text-xs text-muted">{tool.description}</p>
+        <p className="truncate text-xs text-muted" title={tool.description}>{tool.description}</p>
       </div>
       <Switch.Root
         checked={tool.enabled}

@@ -29,7 +29,7 @@ export function Changes({ server, tool }: { server: Server; tool?: string }) {
             <details>
               <summary className="flex cursor-pointer flex-wrap items-center gap-2 px-3.5 py-2 text-sm hover:bg-hover">
                 {tool === undefined && <span className="font-mono text-[0.8125rem] break-all">{one.tool}</span>}
-                <Badge>{CAUSES[one.cause] ?? one.cause}</Badge>
+                <Badge>{CAUSES[one.cause] ?? one.cause}{one.caller_name && ` by ${one.caller_name}`}</Badge>
                 <time dateTime={one.at} title={one.at} className="text-faint">
                   {moment(one.at)}
                 </time>

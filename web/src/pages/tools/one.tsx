@@ -1,7 +1,7 @@
 // One tool: its parameters, its description, and a form to run it.
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { Bookmark, ChevronDown, Play, Square, Terminal, Trash2 } from "lucide-react";
+import { Bookmark, ChevronDown, Play, ShieldAlert, Square, Terminal, Trash2 } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
 
 import type { Schemas, Server, Tool } from "@/api/client";
@@ -13,7 +13,7 @@ import { loadForm, SchemaForm } from "@/form/lazy";
 import { copy, micros } from "@/lib";
 import { Json, pretty } from "@/ui/json";
 import { Menu, toast } from "@/ui/overlay";
-import { Badge, Button, Chips, message, Notice, Panel, Skeleton } from "@/ui/parts";
+import { Badge, Button, Chips, Go, message, Notice, Panel, Skeleton } from "@/ui/parts";
 import { Changes } from "./changes";
 import { Questions } from "./questions";
 import { ResultView } from "./result";
@@ -37,14 +37,14 @@ export function OneTool({ server, tool }: { server: Server; tool: Tool }) {
       <header>
         <div className="flex flex-wrap items-center gap-2">
           <h2 className="font-mono text-lg font-semibold break-all">{tool.native}</h2>
-          {definition?.annotations?.readOnlyHint && <Badge tone="ok">declared read-only</Badge>}
-          {definition?.annotations?.destructiveHint && !definition.annotations.readOnlyHint && <Badge tone="bad">may destroy</Badge>}
-          {definition?.annotations?.openWorldHint && <Badge tone="info">reaches out</Badge>}
+          {definition?.annotations?.readOnlyHint && <Badge tone="ok" title="The server says that it changes nothing">read-only</Badge>}
+          {definition?.annotations?.destructiveHint && !definition.annotations.readOnlyHint && <Badge tone="bad" title="The server says that it can delete or overwrite something">destructive</Badge>}
+          {definition?.annotations?.openWorldHint && <Badge tone="info" title="The server says that it uses services outside of it">uses outside services</Badge>}
           {tool.name && tool.name !== tool.native && <Badge title="What clients call it">{tool.name}</Badge>}
           {!tool.enabled && <Badge>switched off</Badge>}
         </div>
         <p className="mt-1 text-sm text-faint">
-          of{" "}
+          Server{" "}
           <Link to="/servers/$id" params={{ id: server.id! }} className="text-accent underline">
             {server.name}
           </Link>
@@ -122,6 +122,8 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
     }
   };
   const start = (given: Params) => {
+    // The gateway would refuse the call.
+    if (tool.kept_back) return;
     setLines([]);
     void go({ name: tool.native, arguments: given });
   };
@@ -165,7 +167,11 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
                 { label: "Copy the arguments", onSelect: () => copied(pretty(now() ?? {})) },
               ]}
             />
-            {isRunning ? (
+            {tool.kept_back ? (
+              <Go to="/approvals" icon={<ShieldAlert />}>
+                Kept back
+              </Go>
+            ) : isRunning ? (
               <Button icon={<Square />} onClick={stop}>
                 Stop
               </Button>
@@ -194,8 +200,8 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
               <Json label="Schema of the arguments" value={pretty(definition.inputSchema)} />
               {definition.outputSchema && (
                 <>
-                  <h3 className="text-sm font-medium">Its structured content</h3>
-                  <Json label="Schema of the structured content" value={pretty(definition.outputSchema)} />
+                  <h3 className="text-sm font-medium">Structured result</h3>
+                  <Json label="Schema of the structured result" value={pretty(definition.outputSchema)} />
                 </>
               )}
             </div>
@@ -208,7 +214,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
                 <button type="button" className="min-w-0 flex-1 truncate py-2 pl-1.5 text-left font-mono text-xs text-muted hover:text-text" onClick={() => put(one.arguments)}>
                   {one.label}
                 </button>
-                <Button look="quiet" aria-label="Run it again" icon={<Play />} onClick={() => (put(one.arguments), start(one.arguments))} />
+                <Button look="quiet" aria-label="Run it again" icon={<Play />} disabled={!!tool.kept_back} onClick={() => (put(one.arguments), start(one.arguments))} />
                 <Button look="quiet" aria-label="Delete it" icon={<Trash2 />} onClick={() => forget(one.id)} />
               </li>
             ))}

@@ -87,7 +87,7 @@ function Sampling({ params, onAnswer }: { params: Params; onAnswer: (answer: unk
   const [model, setModel] = useState("a person");
   const messages = Array.isArray(params["messages"]) ? (params["messages"] as Message[]) : [];
   return (
-    <Panel title="The server requests an answer from a model; enter one">
+    <Panel title="The server asks a model for an answer. Write it here">
       <form
         className="flex flex-col gap-3 p-3.5"
         onSubmit={(event) => {

@@ -34,7 +34,7 @@ export function ResultView({ result }: { result: Result }) {
         <CopyButton label="Copy the result" text={() => pretty(result)} />
       </div>
       {view === "shown" && content.map((item, at) => <Item key={at} item={item} />)}
-      {view === "structured" && <Json label="Structured content" value={pretty(result.structuredContent)} />}
+      {view === "structured" && <Json label="Structured result" value={pretty(result.structuredContent)} />}
       {view === "raw" && <Json label="Raw result" value={cut(pretty(result))} />}
     </div>
   );

@@ -161,7 +161,7 @@ impl Scene {
                 };
                 handle.stop(self.stop_grace).await;
                 Err(StartError {
-                    stderr: Some(handle.stderr_tail()),
+                    stderr: Some(handle.stderr()),
                     exit,
                     ..StartError::new(reason)
                 })

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::HostEnv;
 use rustix::fs::OFlags;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use super::cache::{Cache, PYTHON_LINK, Stage, make_readable};
 use super::lock::{check_npm, check_pypi};
 use super::request::{Registry, Request, without_secrets};
-use super::sources::{Sources, addresses, own_environment};
+use super::sources::{Sources, addresses, environment};
 use super::tools::{Tools, known_flags};
 use super::{Packages, blocking, refused, tool};
 use crate::egress::Allowed;
@@ -87,6 +88,7 @@ impl Packages {
         label: &str,
         request: &Arc<Request>,
         cache: &Cache,
+        host_env: &HostEnv,
     ) -> Result<PathBuf, Error> {
         self.may_change()?;
         let _turn = self.keyed_lock.turn(&self.turn(request)).await?;
@@ -102,7 +104,7 @@ impl Packages {
             }
         };
         let made = async {
-            let making = Making::begin(self, label, request, &stage).await?;
+            let making = Making::begin(self, label, request, &stage, host_env).await?;
             // An installation that lost its interpreter is repeated with the same versions.
             making.prepare(cache.last()).await?;
             making.resolve().await?;
@@ -132,6 +134,7 @@ impl Packages {
         label: &str,
         request: &Arc<Request>,
         cache: &Cache,
+        host_env: &HostEnv,
     ) -> Result<String, Error> {
         let _turn = self.keyed_lock.turn(&self.turn(request)).await?;
         let stage = {
@@ -139,7 +142,7 @@ impl Packages {
             blocking(move || cache.stage(&name).map_err(disk)).await?
         };
         let made = async {
-            let making = Making::begin(self, label, request, &stage).await?;
+            let making = Making::begin(self, label, request, &stage, host_env).await?;
             making.prepare(None).await?;
             let version = making.resolve().await?;
             let found = {
@@ -177,6 +180,7 @@ impl<'a> Making<'a> {
         label: &'a str,
         request: &'a Request,
         stage: &'a Stage,
+        host_env: &HostEnv,
     ) -> Result<Self, Error> {
         let name = match request.registry {
             Registry::Npm => "npm",
@@ -199,7 +203,7 @@ impl<'a> Making<'a> {
             let program = making.program.clone();
             blocking(move || Ok(Tools::find(&program))).await?
         };
-        let (host, home, pythons) = (own_environment(), stage.home(), making.pythons());
+        let (host, home, pythons) = (environment(host_env), stage.home(), making.pythons());
         let unusable = |why: String| Error::Lasting(format!("packages cannot be installed: {why}"));
         match request.registry {
             Registry::Npm => {

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hyper::Uri;
-use model::{NoProxy, Proxy, url_for_display};
+use model::{HostEnv, NoProxy, Proxy, url_for_display};
 use serde_json::Value;
 use toml::Table;
 
@@ -109,11 +109,15 @@ pub(super) struct Sources {
     pub(super) parents: Parents,
 }
 
-pub(super) fn own_environment() -> Environment {
+/// The variables of this process, and those that the settings give to all servers.
+pub(super) fn environment(host_env: &HostEnv) -> Environment {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    std::env::vars_os().filter_map(text).collect()
+    let mut all: Environment = std::env::vars_os().filter_map(text).collect();
+    let chosen = host_env.chosen();
+    all.extend(chosen.map(|(name, value)| (name.clone(), value.clone())));
+    all
 }
 
 impl Place {
@@ -526,7 +530,7 @@ mod tests {
 
     use super::*;
 
-    fn environment(variables: &[(&str, &str)]) -> Environment {
+    fn variables(variables: &[(&str, &str)]) -> Environment {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         variables.iter().map(own).collect()
     }
@@ -542,7 +546,7 @@ mod tests {
 
     #[test]
     fn u03_npm_and_uv_get_what_leads_to_registries_and_nothing_else() {
-        let host = environment(&[
+        let host = variables(&[
             ("AWS_SECRET_ACCESS_KEY", "s"),
             ("HOME", "/nowhere"),
             ("NO_PROXY", "x"),
@@ -568,14 +572,14 @@ mod tests {
             ("npm_config_strict_ssl", "true"),
         ];
         let npm = Sources::npm(&host, Path::new("/stage"));
-        let mut expected = environment(&own);
+        let mut expected = variables(&own);
         expected.insert(
             "npm_config_userconfig".into(),
             "/run/toolwharf/npmrc".into(),
         );
         assert_eq!((npm.env, npm.files), (expected, BTreeMap::new()));
         let uv = Sources::uv(&host, Path::new("/stage"), Path::new("/pythons")).unwrap();
-        let mut expected = environment(&own);
+        let mut expected = variables(&own);
         expected.insert("UV_PYTHON_INSTALL_DIR".into(), "/pythons".into());
         expected.insert("XDG_CONFIG_HOME".into(), "/run/toolwharf/config".into());
         assert_eq!(uv.env, expected);
@@ -596,7 +600,7 @@ mod tests {
         let home = home.path().to_str().unwrap();
         fs::write(format!("{home}/.npmrc"), "secret").unwrap();
         fs::write(format!("{home}/ca"), "ca").unwrap();
-        let host = environment(&[("HOME", home), ("HTTP_PROXY", "http://env:1")]);
+        let host = variables(&[("HOME", home), ("HTTP_PROXY", "http://env:1")]);
         let mut npm = Sources::npm(&host, Path::new("/stage"));
         let config = json!({
             "registry": "https://Registry.example/npm/", "@a:registry": "http://10.0.0.1:4873", "access": null,
@@ -645,7 +649,7 @@ mod tests {
             [pip]\nfind-links = ['https://links/x', '/wheels']\n";
         fs::write(format!("{home}/.config/uv/uv.toml"), settings).unwrap();
         fs::write(format!("{home}/.netrc"), "secret").unwrap();
-        let host = environment(&[
+        let host = variables(&[
             ("HOME", home),
             ("UV_INDEX", "named=https://me:pass@second:8/simple"),
         ]);

@@ -40,6 +40,11 @@ const KEY_EXTENSIONS: [&str; 2] = ["key", "pem"];
 /// Bytes at the start of a file that are searched for a private key.
 const MAX_KEY_BYTES: u64 = 1 << 20;
 
+/// What private keys contain.
+const KEY_MARKS: [&[u8]; 2] = [b"PRIVATE KEY", b"PuTTY-User-Key-File"];
+/// Larger files are not shown as CA files. The certificates of a system are about 200 KiB.
+const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
+
 /// Limit for the folder entries that one search visits.
 pub(super) const MAX_SEARCHED: usize = 100_000;
 
@@ -109,14 +114,49 @@ fn has_private_key(path: &Path) -> std::io::Result<bool> {
     File::open(path)?
         .take(MAX_KEY_BYTES)
         .read_to_end(&mut text)?;
-    let marks = [&b"PRIVATE KEY"[..], b"PuTTY-User-Key-File"];
-    let has = |mark: &[u8]| text.windows(mark.len()).any(|part| part == mark);
-    Ok(marks.iter().any(|mark| has(mark)))
+    Ok(KEY_MARKS.iter().any(|mark| contains(&text, mark)))
+}
+
+/// Returns whether this is a file with certificates in PEM format, and without a private key.
+pub(super) fn holds_certificates(path: &Path) -> bool {
+    let read = || {
+        // A pipe could block.
+        let is_small = fs::metadata(path)
+            .is_ok_and(|about| about.is_file() && about.len() <= MAX_CERTIFICATES_BYTES);
+        is_small.then(|| fs::read(path).ok()).flatten()
+    };
+    let is_fit = |text: Vec<u8>| {
+        contains(&text, b"CERTIFICATE-----") && !KEY_MARKS.iter().any(|mark| contains(&text, mark))
+    };
+    path.is_absolute() && read().is_some_and(is_fit)
+}
+
+fn contains(text: &[u8], mark: &[u8]) -> bool {
+    text.windows(mark.len()).any(|part| part == mark)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ca_file_holds_certificates_and_no_private_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let certificate = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n";
+        let key = "-----BEGIN EC PRIVATE KEY-----\nMII\n-----END EC PRIVATE KEY-----\n";
+        for (text, expected) in [
+            (format!("# ours\n{certificate}{certificate}"), true),
+            (format!("{certificate}{key}"), false),
+            (key.to_owned(), false),
+            ("root:x:0:0".to_owned(), false),
+        ] {
+            let file = folder.path().join("ca.pem");
+            fs::write(&file, &text).unwrap();
+            assert_eq!(holds_certificates(&file), expected, "{text}");
+        }
+        assert!(!holds_certificates(folder.path()));
+        assert!(!holds_certificates(Path::new("ca.pem")));
+    }
 
     #[test]
     fn u12_secrets_are_found_by_name_and_content() {

@@ -8,15 +8,16 @@
 //! - A folder that contains something hidden is assembled from its other entries. A hidden file stays hidden even when
 //!   a host program replaces the file. A file created in such a folder later is not visible until the next start.
 //! - Explicit `mounts` and `show` paths are not searched for secrets.
+//! - A file that a variable such as `SSL_CERT_FILE` names is visible only if it holds certificates and no private key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use model::{Launch, Sandbox};
+use model::{CA_FILES, Launch, Sandbox};
 
-use super::hidden::{MAX_SEARCHED, search};
+use super::hidden::{MAX_SEARCHED, holds_certificates, search};
 use super::needs::{Kind, Needs, mentioned, needs};
 use super::{ETC, GENERATED, SYSTEM};
 use crate::sandbox::Files;
@@ -193,6 +194,14 @@ impl Plan {
         }
         if let Some(package) = wanted.package {
             making.of_package(&package.folder)?;
+        }
+        for name in CA_FILES {
+            if let Some(file) = wanted.launch.env.get(name).map(Path::new)
+                && !making.is_hidden(file)
+                && holds_certificates(file)
+            {
+                making.root(file, false)?;
+            }
         }
         for show in &wanted.sandbox.show {
             making.explicit("show", show, show, Access::Read)?;

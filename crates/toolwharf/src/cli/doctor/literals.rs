@@ -30,10 +30,8 @@ pub(super) fn literals(sources: &Sources, config: &Config) -> Vec<Finding> {
                     file.display()
                 ),
                 help: Some(format!(
-                    "replace it with `${{{variable}}}` and set {variable} in the environment of `toolwharf serve`; or \
-                     store it in the secret store of a project: `toolwharf secret set {variable} --project PROJECT`, \
-                     then add the server there with `${{{variable}}}` (`toolwharf add {name} --project PROJECT …`) and \
-                     remove this one (`toolwharf rm {name}`)"
+                    "run `toolwharf secret set {variable}`, which stores it encrypted, and replace it with `${{{variable}}}` \
+                     in the entry"
                 )),
             });
         }

@@ -1,64 +1,36 @@
 //! Findings about sandboxes: the access that servers without a sandbox would lose, with the settings that restore it,
 //! and the files that sandboxed servers can see.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
+use std::net::Ipv4Addr;
 
-use model::{Launch, Network, Packages, Program, ServerSpec};
+use model::{Launch, Network, ServerSpec};
 use runtime::{
     Access, Visible, VisibleFiles,
-    sandbox::{Own, preview},
+    sandbox::{self, Loss, LossKind, Own, SYSTEM_PATHS, preview},
 };
 
 use super::{Finding, Level, finding};
 
 /// Maximum number of paths shown for a server.
 const MAX_PATHS: usize = 3;
-/// Every sandbox has these paths, or its own version of them.
-const SYSTEM_PATHS: [&str; 10] = [
-    "/bin", "/dev", "/etc", "/lib", "/nix", "/proc", "/run", "/sbin", "/tmp", "/usr",
-];
-const CONTAINER_COMMANDS: [&str; 3] = ["docker", "nerdctl", "podman"];
 
 /// Returns what a server would lose in a sandbox. `None` if it has a sandbox, is disabled, or is not launched here.
 pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
-    let launch = spec.launch().filter(|launch| launch.sandbox().is_none())?;
-    let Program::Command { program, args } = &launch.program else {
-        return None;
-    };
-    if !spec.enabled {
+    let all = sandbox::losses(spec.launch().filter(|_| spec.enabled)?);
+    if all.is_empty() {
         return None;
     }
-    let mut lost = vec![
-        "the network (`network`)".to_owned(),
-        "your home directory (`volumes`, `mounts`)".to_owned(),
-    ];
-    let command = Path::new(program).file_name().unwrap_or_default();
-    if CONTAINER_COMMANDS.iter().any(|name| command == *name) {
-        lost.push(format!(
-            "{}'s daemon (`image` runs a container in its own sandbox)",
-            command.display()
-        ));
-    }
-    lost.extend(package(launch));
-    let mut paths = BTreeSet::new();
-    for arg in args {
-        match arg.split_once('=') {
-            _ if is_file(arg) => paths.insert(format!("writing to `{arg}` (`mounts`)")),
-            Some((_, path)) if is_file(path) => paths.insert(format!("`{path}` (`mounts`)")),
-            _ => false,
-        };
-    }
-    // The value of a variable may be a secret.
-    for (name, value) in &launch.env {
-        if value.split(':').any(is_file) {
-            paths.insert(format!("the files of the variable `{name}` (`mounts`)"));
-        }
-    }
-    if launch.cwd.is_some() {
-        paths.insert("its `cwd` (`mounts`)".to_owned());
-    }
+    let is_path = |loss: &Loss| matches!(loss.kind, LossKind::Path(_) | LossKind::OtherPaths);
+    let (paths, mut lost): (Vec<_>, Vec<_>) = all.into_iter().partition(is_path);
     let more = paths.len().saturating_sub(MAX_PATHS);
     lost.extend(paths.into_iter().take(MAX_PATHS));
+    let mut lost: Vec<String> = lost
+        .into_iter()
+        .map(|Loss { what, remedy, .. }| match remedy {
+            Some(remedy) => format!("{what} ({remedy})"),
+            None => what,
+        })
+        .collect();
     if more > 0 {
         lost.push(format!("{more} more (`mounts`)"));
     }
@@ -178,28 +150,11 @@ pub(super) fn given_ports(spec: &ServerSpec) -> Vec<Finding> {
     given.collect()
 }
 
-fn package(launch: &Launch) -> Option<String> {
-    match runtime::Packages::refusal(launch) {
-        Err(why) => Some(format!("its start command: {why}")),
-        Ok(true) if launch.packages == Packages::Newest => {
-            Some("the newest version at each start (`toolwharf update`)".to_owned())
-        }
-        Ok(_) => None,
-    }
-}
-
-/// Returns whether this is a path on the host that is visible in a sandbox only through a mount.
-fn is_file(text: &str) -> bool {
-    let path = Path::new(text);
-    let is_system = || SYSTEM_PATHS.iter().any(|system| path.starts_with(system));
-    path.is_absolute() && path.parent().is_some() && !is_system() && path.exists()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use model::{Origin, Place, Sandbox, ServerName};
+    use model::{Origin, Packages, Place, Program, Sandbox, ServerName};
 
     use super::*;
 
