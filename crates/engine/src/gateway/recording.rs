@@ -1,4 +1,4 @@
-//! What is recorded about servers for reasons outside of them: bodies for a limited time, and expired sign-ins of callers.
+//! Temporary recording of a server's bodies, and warnings about expired sign-ins of its callers.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -20,7 +20,7 @@ async fn in_state(gateway: &Gateway, state: &str) -> Vec<String> {
         .collect()
 }
 
-/// What `get` prints about a broken server, once it says all of `parts`.
+/// Waits until the output of `get` for a broken server contains all of `parts`.
 async fn reason(gateway: &Gateway, server: &str, parts: &[&str]) {
     let line = format!("get {server}");
     wait_for_some(&format!("{parts:?} of {server}"), MAX_TIME, async || {

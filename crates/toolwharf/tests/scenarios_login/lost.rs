@@ -118,7 +118,7 @@ async fn u13_an_expired_sign_in_is_counted_and_posted_once() {
     }
     for server in [NAME, "own"] {
         for _ in 0..3 {
-            // The administrator calls, who has signed in to both.
+            // The administrator has signed in to both servers, and calls a tool.
             let params = json!({ "name": "whoami", "arguments": {} });
             let call = json!({ "method": "tools/call", "params": params });
             let path = format!("/mcp/servers/{server}/call");
