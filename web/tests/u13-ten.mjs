@@ -36,6 +36,7 @@ await visit("/servers", async (page, { main, dialog }) => {
   // No key: the page of the server has the button.
   await outcome.getByRole("link", { name: "keyed" }).click();
   await main.getByText(`${key} is not set.`).waitFor();
+  await main.getByText("Switch it on to see its tools.").waitFor();
   await picture("2-no-key");
   await main.getByRole("button", { name: `Set ${key}` }).click();
   await dialog.getByLabel("Value").fill("a-key");
@@ -65,6 +66,7 @@ await visit("/servers", async (page, { main, dialog }) => {
   for (const name of ["company", "notes"]) {
     await page.goto(`${url}/servers/${name}`);
     await page.getByRole("alert").getByText(/`env` of its entry/).waitFor(START);
+    await main.getByText("Its last output").waitFor();
     await picture(`4-${name}`);
   }
   await set("company", { SSL_CERT_FILE: caFile });

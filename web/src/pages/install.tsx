@@ -286,7 +286,7 @@ function ByHand() {
   const wrong = error instanceof ApiError ? error.problem?.errors : undefined;
   return (
     <form className="flex max-w-2xl flex-col gap-4" onSubmit={(event) => (event.preventDefault(), void add())}>
-      <Chips label="Kind" value={kind} onChange={choose} choices={(Object.keys(ENTRIES) as Kind[]).map((value) => [value, ENTRIES[value].label] as const)} />
+      <Chips label="Kind" value={file === undefined ? kind : "file"} onChange={choose} choices={(Object.keys(ENTRIES) as Kind[]).map((value) => [value, ENTRIES[value].label] as const)} />
       {file === undefined ? (
         <TextField label="Name" value={name} onChange={setName} required placeholder="memory" />
       ) : (

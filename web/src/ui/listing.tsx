@@ -83,7 +83,7 @@ export function Table<T>({ label, items: unsorted, columns, id, initial }: { lab
           <tr className="border-b text-left text-xs text-faint">
             {columns.map((one) => (
               <th key={one.name} scope="col" aria-sort={one.sort && direction(one.name, sorting)} className={cx("h-8 px-3.5 font-medium whitespace-nowrap", one.wide && "hidden md:table-cell", one.right && "text-right")}>
-                {one.name ? <Heading column={one} sorting={sorting} toggle={toggle} /> : <span className="sr-only">Actions</span>}
+                <Heading column={one} sorting={sorting} toggle={toggle} />
               </th>
             ))}
           </tr>

@@ -215,7 +215,7 @@ async fn mistakes_are_told() {
         2$ add one --port 8080:x -- x # --port
         # 8080:9000
         2$ add one --path /x -- x # --port
-        1$ add one --max-concurrency 0 -- x # maxConcurrency
+        2$ add one --max-concurrency 0 -- x # --max-concurrency
         2$ add one --timeout 0 -- x # --timeout
         1$ add one --project none -- x # no project `none`
         2$ add one --memory 1G https://x.test # --sandbox

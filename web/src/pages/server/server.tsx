@@ -119,6 +119,9 @@ function Head({ server }: { server: Server }) {
 /** Returns whether the notices about missing secrets say all that the reason says. */
 const lacksOnlySecrets = (server: Server) => !!server.unset?.length && !!server.reason?.split("; ").every((part) => part.includes(" is not set"));
 
+/** Returns the parts of a text that the reason does not contain. */
+const beyond = (text: string, reason?: string | null) => text.split("; ").filter((part) => !reason?.includes(part)).join("; ");
+
 /** Shows the reason for a problem, and the last output of the process. */
 function Trouble({ server }: { server: Server }) {
   const seconds = wait(server, useNow());
@@ -139,7 +142,7 @@ function Trouble({ server }: { server: Server }) {
       {(bad || reason) && crash && (
         <details open className="overflow-hidden rounded-md border bg-panel">
           <summary className="px-3 py-2 text-sm">
-            <strong className="font-medium">{crash.cause}</strong> <span className="text-faint">· {ago(crash.at)}</span>
+            <strong className="font-medium">{beyond(crash.cause, reason) || "Its last output"}</strong> <span className="text-faint">· {ago(crash.at)}</span>
           </summary>
           {crash.stderr && <pre className="max-h-56 overflow-auto border-t bg-raised px-3 py-2 text-xs leading-5 whitespace-pre-wrap break-all">{crash.stderr}</pre>}
         </details>
