@@ -320,8 +320,11 @@ async fn c08_large_files_take_time_in_proportion_to_their_size() {
             &import,
         ] {
             let before = children_cpu();
-            home.run(line).await.code(0);
+            let said = home.run(line).await.code(0);
             each.push(children_cpu() - before);
+            if line == "connect cursor --yes" {
+                said.says("s9 and").says("more");
+            }
             if line.starts_with("disconnect") {
                 assert_eq!(home.text(".cursor/mcp.json"), text);
             }

@@ -11,7 +11,7 @@ import { useIsWide, useNow } from "@/ui/media";
 import { attempt, Menu } from "@/ui/overlay";
 import { Badge, Button, Chips, Empty, Failure, Go, Page, SearchBox, Skeleton } from "@/ui/parts";
 import { Rows } from "@/ui/rows";
-import { Headings, useSorting, type Sortable } from "@/ui/sort";
+import { Headings, initially, useSorting, type Sortable } from "@/ui/sort";
 import { Dot, State, tone, uptime, wait } from "@/ui/state";
 
 type Group = "all" | "up" | "trouble" | "quiet";
@@ -83,7 +83,7 @@ export function Servers() {
                 aria-label="Sort by"
                 className="w-auto"
                 value={sorting?.by ?? ""}
-                onChange={(by) => setSorting({ by, down: !TEXT.includes(by) })}
+                onChange={(by) => setSorting(initially(columns.find((one) => one.name === by)!))}
                 choices={columns.flatMap(({ name, sort }) => (sort ? [[name, `Sort by ${name}`] as const] : []))}
               />
             )}
@@ -131,9 +131,6 @@ function Needs() {
 const Number = ({ of }: { of: number }) => <span className="tabular text-faint">{of}</span>;
 
 const GRID = "grid grid-cols-[minmax(9rem,1.3fr)_minmax(9.5rem,1.6fr)_minmax(5.5rem,7.5rem)_3rem_4rem_3.5rem_7rem_3rem_4.5rem_3rem_2rem] items-center gap-3 px-6";
-
-/** Columns that are sorted ascending at first. */
-const TEXT = ["Name", "State", "Transport"];
 
 /** The columns of the list, with the values that they are sorted by. */
 const columnsOf = (figures: Map<string, Schemas["CallsOfServer"]> | undefined, now: number): Sortable<Server>[] => [

@@ -4,16 +4,14 @@ import { useMemo, useState } from "react";
 
 import { cx } from "@/lib";
 
-/** The value that a column is sorted by. Items without a value come last. */
-export type Sortable<T> = { name: string; right?: boolean; title?: string; sort?: (item: T) => string | number | null | undefined };
+/** The value that a column is sorted by. Items without a value come last. Columns on the right, which are numbers, and columns with `down` are sorted descending at first. */
+export type Sortable<T> = { name: string; right?: boolean; down?: boolean; title?: string; sort?: (item: T) => string | number | null | undefined };
 
 /** The column that a list is sorted by. */
 export type Sorting = { by: string; down: boolean };
 
-/** The direction of the first click on a column: text ascending, numbers descending. */
-function first<T>(column: Sortable<T>, items: T[]): boolean {
-  return items.some((item) => typeof column.sort!(item) === "number");
-}
+/** Returns the order of the first click on a column. */
+export const initially = <T,>({ name, right, down }: Sortable<T>): Sorting => ({ by: name, down: Boolean(right || down) });
 
 function compare(a: string | number, b: string | number): number {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
@@ -35,7 +33,7 @@ export function sorted<T>(items: T[], columns: Sortable<T>[], sorting: Sorting |
 export function useSorting<T>(items: T[], columns: Sortable<T>[], initial?: Sorting) {
   const [sorting, setSorting] = useState(initial);
   const inOrder = useMemo(() => sorted(items, columns, sorting), [items, columns, sorting]);
-  const toggle = (column: Sortable<T>) => setSorting((old) => ({ by: column.name, down: old?.by === column.name ? !old.down : first(column, items) }));
+  const toggle = (column: Sortable<T>) => setSorting((old) => (old?.by === column.name ? { ...old, down: !old.down } : initially(column)));
   return { items: inOrder, sorting, setSorting, toggle };
 }
 

@@ -91,7 +91,7 @@ impl Clients {
         if record.is_some() {
             plan.token = self.records.key(client)?;
         }
-        plan.twice = twice::servers(&plan.own(), sources, wish.project.as_ref());
+        plan.twice = twice::servers(|| plan.own(), sources, wish.project.as_ref());
         plan.record = record;
         // If the file's text cannot be edited, that is reported here, before anything is changed.
         let ready = self.edited(&plan, PLACEHOLDER_TOKEN)?;

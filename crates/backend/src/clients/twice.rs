@@ -1,5 +1,7 @@
 //! Servers that a client has in its own file although Toolwharf has them too: the client would show their tools twice.
 
+use std::collections::HashSet;
+
 use config::{Config, Foreign, Sources};
 use model::{Launch, Origin, Place, Program, ProjectId, ServerSpec};
 use serde_json::Value;
@@ -13,9 +15,10 @@ const RUNNERS: &[&str] = &[
     "nerdctl ",
 ];
 
-/// Returns the names of those servers of a client that Toolwharf also offers to a client of this project.
+/// Returns the names of those servers of a client that Toolwharf also offers to a client of this project. `own` returns
+/// the client's servers, and is called only if Toolwharf offers any.
 pub(super) fn servers(
-    own: &[Foreign],
+    own: impl FnOnce() -> Vec<Foreign>,
     sources: &Sources,
     project: Option<&ProjectId>,
 ) -> Vec<String> {
@@ -24,37 +27,68 @@ pub(super) fn servers(
     };
     let offered =
         |spec: &&ServerSpec| spec.enabled && spec.unusable.is_none() && spec.is_in_project(project);
-    let offered: Vec<&ServerSpec> = config.servers.iter().filter(offered).collect();
-    let own = own.iter().filter(|one| one.entry["disabled"] != true);
-    let twice = own.filter(|one| offered.iter().any(|spec| is_same(&one.entry, &spec.origin)));
-    twice.map(|one| one.name.clone()).collect()
+    let offered = config.servers.iter().filter(offered);
+    let offered: HashSet<Identity> = offered.flat_map(|spec| identities(&spec.origin)).collect();
+    if offered.is_empty() {
+        return Vec::new();
+    }
+    let is_twice = |entry: &Value| {
+        let mut all = identities_of_entry(entry).into_iter();
+        entry["disabled"] != true && all.any(|one| offered.contains(&one))
+    };
+    let twice = own().into_iter().filter(|one| is_twice(&one.entry));
+    twice.map(|one| one.name).collect()
 }
 
-/// Returns whether an entry describes the same server.
-fn is_same(entry: &Value, origin: &Origin) -> bool {
-    match origin {
-        Origin::Remote(remote) => {
-            let url = entry["url"].as_str().map(|url| url.trim_end_matches('/'));
-            url == Some(remote.url.trim_end_matches('/'))
-        }
-        Origin::Launch(launch) => {
-            let Some(program) = entry["command"].as_str() else {
-                return false;
-            };
-            let args = entry["args"].as_array().into_iter().flatten();
-            let args = args.filter_map(Value::as_str).map(str::to_owned).collect();
-            let program = Program::Command {
-                program: program.to_owned(),
-                args,
-            };
-            if launch.program == program {
-                return true;
-            }
-            let other = Origin::Launch(Launch::new(program, Place::Host).into()).target();
-            let (one, other) = (origin.target(), other);
-            RUNNERS.iter().any(|runner| one.starts_with(runner)) && package(&one) == package(&other)
-        }
+/// What makes two servers the same. One of these is enough.
+#[derive(PartialEq, Eq, Hash)]
+enum Identity {
+    Url(String),
+    /// A command with its arguments.
+    Command(Vec<String>),
+    Package(String),
+}
+
+/// The identities of a server of Toolwharf.
+fn identities(origin: &Origin) -> Vec<Identity> {
+    let launch = match origin {
+        Origin::Remote(remote) => return vec![url(&remote.url)],
+        Origin::Launch(launch) => launch,
+    };
+    let target = origin.target();
+    let is_run = RUNNERS.iter().any(|runner| target.starts_with(runner));
+    let package = is_run.then(|| Identity::Package(package(&target).to_owned()));
+    let command = match &launch.program {
+        Program::Command { program, args } => Some(command(program, args)),
+        Program::Image { .. } => None,
+    };
+    command.into_iter().chain(package).collect()
+}
+
+/// The identities of an entry of a client.
+fn identities_of_entry(entry: &Value) -> Vec<Identity> {
+    let mut found: Vec<_> = entry["url"].as_str().map(url).into_iter().collect();
+    if let Some(program) = entry["command"].as_str() {
+        let args = entry["args"].as_array().into_iter().flatten();
+        let args: Vec<_> = args.filter_map(Value::as_str).map(str::to_owned).collect();
+        found.push(command(program, &args));
+        let program = Program::Command {
+            program: program.to_owned(),
+            args,
+        };
+        let target = Origin::Launch(Launch::new(program, Place::Host).into()).target();
+        found.push(Identity::Package(package(&target).to_owned()));
     }
+    found
+}
+
+fn url(url: &str) -> Identity {
+    Identity::Url(url.trim_end_matches('/').to_owned())
+}
+
+fn command(program: &str, args: &[String]) -> Identity {
+    let words = [program.to_owned()].into_iter();
+    Identity::Command(words.chain(args.iter().cloned()).collect())
 }
 
 /// Returns the package or the image in a target, without its version.
@@ -137,7 +171,13 @@ mod tests {
             (&remote, json!({ "command": "x" }), false),
             (&time, json!({ "url": "https://h/mcp" }), false),
         ] {
-            assert_eq!(is_same(&entry, origin), expect, "{entry}");
+            let offered: HashSet<_> = identities(origin).into_iter().collect();
+            let found = identities_of_entry(&entry);
+            assert_eq!(
+                found.iter().any(|one| offered.contains(one)),
+                expect,
+                "{entry}"
+            );
         }
     }
 }

@@ -638,8 +638,8 @@ mod tests {
         check("-t http n npx", Err("not a URL"));
         check_words(&["-t", "stdio", "n", url], Err("leave the option out"));
         check_words(&["-e", "A=1", "n", url], Err("--header"));
-        check_words(&["n", url, "more"], Err("after a URL"));
-        check_words(&["n", url, "--", "more"], Err("after a URL"));
+        check_words(&["n", url, "more"], Err("after the URL"));
+        check_words(&["n", url, "--", "more"], Err("after the URL"));
         check_words(&["n", url, "--unknown"], Err("--unknown"));
         check_words(&["n", url, "-e", "A=1"], Err("--header"));
         // Options of every command, and others of `add`.

@@ -280,7 +280,7 @@ impl Bench {
         warn(&more.cloned().collect::<Vec<_>>());
         let moved = match connected.moved.as_slice() {
             [] => String::new(),
-            moved => format!(", and moved {} to Toolwharf", moved.join(", ")),
+            moved => format!(", and moved {} to Toolwharf", print::names(moved)),
         };
         eprintln!(
             "connected {title} in {}{moved}; restart {title} to apply the change",
@@ -290,7 +290,7 @@ impl Bench {
             && !wish.take
             && !seen.servers.is_empty()
         {
-            let servers = print::printable(&seen.servers.join(", "));
+            let servers = print::printable(&print::names(&seen.servers));
             eprintln!(
                 "`toolwharf connect {} --move` moves the client's own servers to Toolwharf: {servers}",
                 client.name
@@ -332,11 +332,11 @@ impl Bench {
         if !disconnected.put_back.is_empty() {
             eprintln!(
                 "moved back to {title}: {}",
-                disconnected.put_back.join(", ")
+                print::names(&disconnected.put_back)
             );
         }
         if !removed.is_empty() {
-            eprintln!("removed from Toolwharf: {}", removed.join(", "));
+            eprintln!("removed from Toolwharf: {}", print::names(&removed));
         }
         Ok(Some(undo.to_api(removed)))
     }

@@ -36,7 +36,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         title: "Use tools",
-        commands: &["tools", "call", "chat", "conversation"],
+        commands: &["tools", "approvals", "call", "chat", "conversation"],
         example: "toolwharf tools call get_current_time timezone=Europe/Berlin",
     },
     Group {
@@ -103,6 +103,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "tools call",
         "toolwharf tools call get_current_time timezone=Europe/Berlin\n  toolwharf tools call roll '{\"dice\": \"2d6\"}'",
     ),
+    ("tools top", "toolwharf tools top --since 7d"),
     ("tools approve", "toolwharf tools approve time"),
     ("tools changes", "toolwharf tools changes time"),
     (
@@ -113,6 +114,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "tools describe",
         "toolwharf tools describe time/get_current_time \"Returns the time\" --project shop",
     ),
+    ("approvals ls", "toolwharf approvals ls"),
     ("call", "toolwharf call time tools/list"),
     ("chat", "toolwharf chat \"Which time is it in Tokyo?\""),
     ("conversation ls", "toolwharf conversation ls -n 20"),

@@ -249,6 +249,17 @@ fn cut(cell: &str, width: usize) -> String {
     begin + "…"
 }
 
+/// Joins names, at most ten of them.
+pub(super) fn names(all: &[String]) -> String {
+    const MAX: usize = 10;
+    let shown = all.iter().take(MAX).map(String::as_str);
+    let joined = shown.collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MAX) {
+        0 => joined,
+        more => format!("{joined} and {more} more"),
+    }
+}
+
 /// Formats a duration in its two largest units.
 pub(super) fn duration(ms: u64) -> String {
     let seconds = ms / 1000;

@@ -91,6 +91,8 @@ fn canonical(line: &str) -> String {
         match *text {
             unit if is_unit(unit) => "s".to_owned(),
             number if is_number(number) && is_unit(next) => "#".to_owned(),
+            // The id of a process.
+            number if index == 1 && words[0] == "process" && is_number(number) => "#".to_owned(),
             other => word(other),
         }
     });
@@ -182,6 +184,7 @@ fn what_differs_between_runs_is_equal() {
     };
     for (page, real) in [
         ("a   b\nup 36s", "a b\nup 2m3s"),
+        ("process  22983", "process 8122"),
         ("2026-11-22T01:55:19+01:00", "2027-01-02T03:04:05+02:00"),
         (
             "2026-11-22 04:17:19  01a20179-0a0b-750f-a231-8882d4ecebf1  24 ms",

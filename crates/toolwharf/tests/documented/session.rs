@@ -43,10 +43,12 @@ pub(crate) struct Ran {
 impl Session {
     /// A session in a new home, whose gateway will listen on a free port. `settings` is added to `toolwharf.toml`.
     pub(crate) async fn new(settings: &str) -> Self {
-        let folder = || TempDir::with_prefix("documented-").expect("a folder");
+        let home = TempDir::with_prefix("documented-").expect("a folder");
+        // A sandbox has its own `/tmp`, so files of the pages, such as `/srv/data`, must be elsewhere.
+        let programs = TempDir::with_prefix_in("documented-", env!("CARGO_TARGET_TMPDIR"));
         let this = Self {
-            home: folder(),
-            programs: folder(),
+            home,
+            programs: programs.expect("a folder"),
             port: free_port().await,
             gateway: None,
         };

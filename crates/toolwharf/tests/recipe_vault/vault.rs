@@ -234,7 +234,7 @@ async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
         .await;
     assert_eq!(link.0, format!("http://{address}"));
     let asked = fs::read_to_string(&built).expect("it runs a build");
-    let packages = "build --package=toolwharf --package=recipe-vault";
+    let packages = "build --bins --package=toolwharf --package=recipe-vault";
     assert!(asked.starts_with(packages), "{asked}");
     let page = RawClient::new(&format!("{}/chat", link.0));
     has_page(page.clone()).await;

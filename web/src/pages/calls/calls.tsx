@@ -103,7 +103,7 @@ const callerOf = (call: Call) => call.caller_name || call.caller;
 
 const COLUMNS: Sortable<Call>[] = [
   // Calls with the same millisecond keep the order of the API.
-  { name: "Time", sort: (one) => Date.parse(one.started_at) },
+  { name: "Time", down: true, sort: (one) => Date.parse(one.started_at) },
   { name: "Outcome", sort: (one) => statusWord(one.status) },
   { name: "Tool", sort: (one) => `${one.server}/${one.tool}` },
   { name: "Caller", sort: callerOf },
