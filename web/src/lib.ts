@@ -12,7 +12,11 @@ export function duration(seconds: number): string {
   return `${Math.floor(seconds / 86_400)}d ${Math.floor((seconds % 86_400) / 3600)}h`;
 }
 
+/** The sandbox of a server. Before the first start, it is not decided which one. */
+export const sandboxWord = (sandbox: string) => (sandbox === "any" ? "sandbox" : sandbox);
+
 export function micros(us: number): string {
+  if (us === 0) return "0";
   if (us < 1000) return `${us} µs`;
   if (us < 1_000_000) return `${(us / 1000).toFixed(us < 10_000 ? 1 : 0)} ms`;
   return `${(us / 1_000_000).toFixed(us < 10_000_000 ? 2 : 1)} s`;

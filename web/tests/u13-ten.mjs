@@ -36,7 +36,7 @@ await visit("/servers", async (page, { main, dialog }) => {
   // No key: the page of the server has the button.
   await outcome.getByRole("link", { name: "keyed" }).click();
   await main.getByText(`${key} is not set.`).waitFor();
-  await main.getByText("Switch it on to see its tools.").waitFor();
+  await main.getByText("Set what it lacks to see its tools.").waitFor();
   await picture("2-no-key");
   await main.getByRole("button", { name: `Set ${key}` }).click();
   await dialog.getByLabel("Value").fill("a-key");

@@ -3,7 +3,7 @@
 //!
 //! This module only uses the entry. Loops through a script or another address are detected on connecting
 //! ([`mcp::chain`]). An entry with another configuration, data directory or database starts a different
-//! Toolwharf, so it is no loop.
+//! Toolwharf, which is not a loop.
 
 use std::{
     env, fs,

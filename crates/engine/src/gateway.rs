@@ -236,6 +236,12 @@ impl Gateway {
         }
         let settling = view.awaited().map(|server| server.first_settled());
         futures_util::future::join_all(settling).await;
+        self.known(scope)
+    }
+
+    /// The view with what is known now. Does not wait.
+    #[must_use]
+    pub fn known(&self, scope: &Scope) -> Option<Arc<View>> {
         // The stored view may be outdated: a start that has ended may not be published yet, and a server that did not
         // start in time publishes nothing.
         match self.shared.view(scope)? {

@@ -651,13 +651,19 @@ impl Server {
         let State::Ready(connection) = self.state() else {
             return None;
         };
-        let usage = connection.handle.as_ref()?.usage().await?;
+        let handle = connection.handle.as_ref()?;
+        let usage = handle.usage().await?;
         let now = Instant::now();
-        let mut measured = self.known.measured.lock();
-        let cores = measured.replace((now, usage)).and_then(|(at, before)| {
-            let time = now.duration_since(at).as_secs_f64();
-            let used = usage.cpu.checked_sub(before.cpu)?.as_secs_f64();
-            (time > 0.05).then(|| used / time)
+        let per = |used: f64, time: f64| (time > 0.05).then(|| used / time);
+        let before = self.known.measured.lock().replace((now, usage));
+        let since_last = before.and_then(|(at, before)| {
+            let used = usage.cpu.checked_sub(before.cpu)?;
+            per(used.as_secs_f64(), now.duration_since(at).as_secs_f64())
+        });
+        // The first time, the average since the start.
+        let cores = since_last.or_else(|| {
+            let age = handle.started_at().elapsed().ok()?;
+            per(usage.cpu.as_secs_f64(), age.as_secs_f64())
         });
         Some(Load { usage, cores })
     }

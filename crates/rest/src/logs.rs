@@ -11,7 +11,8 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use engine::server::State as Phase;
+use engine::server::State as Connected;
+use lifecycle::Phase;
 use mcp::sse;
 use runtime::process::{Line, Lines, Tail};
 use serde::Deserialize;
@@ -184,7 +185,9 @@ impl Following {
             self.tell(&past);
             self.lines = Some(lines);
         } else if starts > self.starts
-            && let Phase::Down { reason, .. } = server.state()
+            // During a start, the reason and the log are those of the start before.
+            && !matches!(server.status().phase, Phase::Starting { .. })
+            && let Connected::Down { reason, .. } = server.state()
         {
             self.starts = starts;
             let past = server.stderr();

@@ -78,6 +78,7 @@ impl From<Form> for agent::Format {
 pub(super) struct QueryParams {
     server: Option<ServerName>,
     format: Option<Form>,
+    wait: Option<bool>,
 }
 
 /// The path parameters of a tool.
@@ -90,12 +91,12 @@ pub(super) struct Named {
 pub(super) async fn list(
     State(rest): State<AppState>,
     Within(project): Within,
-    Asked(QueryParams { server, format }): Asked<QueryParams>,
+    Asked(query): Asked<QueryParams>,
 ) -> Result<Json<Offered>, Problem> {
-    if let (None, Some(server)) = (&project, &server) {
+    if let (None, Some(server)) = (&project, &query.server) {
         rest.of_no_project(server)?;
     }
-    rest.offered(project, server, format).await
+    rest.offered(project, query).await
 }
 
 pub(super) async fn list_of_server(
@@ -103,7 +104,7 @@ pub(super) async fn list_of_server(
     target: Target,
 ) -> Result<Json<Tools>, Problem> {
     let server = rest.enabled(&target).await?;
-    let view = rest.seen_by(target.key.owner).await?;
+    let view = rest.seen_by(target.key.owner, true).await?;
     let tools = rest.table(&view, |found| found.key() == server.key());
     Ok(Json(Tools { tools: tools.await }))
 }
@@ -112,14 +113,26 @@ impl Rest {
     async fn offered(
         &self,
         project: Option<ProjectId>,
-        server: Option<ServerName>,
-        format: Option<Form>,
+        query: QueryParams,
     ) -> Result<Json<Offered>, Problem> {
-        let view = self.seen_by(project).await?;
+        let QueryParams {
+            server,
+            format,
+            wait,
+        } = query;
+        let is_of_project = project.is_some();
+        let view = self.seen_by(project, wait.unwrap_or(true)).await?;
         let wanted = |name: &str| server.as_ref().is_none_or(|only| only.as_str() == name);
         let mut servers = view.servers.iter();
         if let (Some(server), false) = (&server, servers.any(|it| wanted(it.name().as_str()))) {
-            let why = format!("there is no server `{server}`, or the project does not see it");
+            let why = match is_of_project {
+                true => format!("there is no server `{server}`, or the project does not see it"),
+                // The caller has checked that it exists.
+                false => format!(
+                    "server `{server}` offers no tools: it is not enabled, or its entry is invalid; `toolwharf get {server}` \
+                     shows its state"
+                ),
+            };
             return Err(Problem::new(404, why));
         }
         let Some(format) = format else {
@@ -135,9 +148,9 @@ impl Rest {
         Ok(Json(Offered::Declared(Declarations { declarations })))
     }
 
-    /// Returns the view of a project, or the view of all servers. As for clients, the first request waits for servers
-    /// that are starting.
-    async fn seen_by(&self, project: Option<ProjectId>) -> Result<Arc<View>, Problem> {
+    /// Returns the view of a project, or the view of all servers. With `wait`, as for clients, the first request waits
+    /// for servers that are starting.
+    async fn seen_by(&self, project: Option<ProjectId>, wait: bool) -> Result<Arc<View>, Problem> {
         let scope = Scope {
             project,
             ..Scope::default()
@@ -147,7 +160,11 @@ impl Rest {
             let project = scope.project.as_ref().map_or("", ProjectId::as_str);
             Problem::no_project(project)
         };
-        self.gateway.settled(&scope).await.ok_or_else(no_project)
+        let view = match wait {
+            true => self.gateway.settled(&scope).await,
+            false => self.gateway.known(&scope),
+        };
+        view.ok_or_else(no_project)
     }
 
     /// Returns the tools of those servers in the view for which `wanted` is true.

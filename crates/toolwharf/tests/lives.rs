@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use common::{
     Gateway, LEGACY, Setup, checks, process_state, scripted,
@@ -11,7 +11,7 @@ use common::{
     tools,
 };
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, soak, wait_for, wait_for_some};
+use testkit::{DEADLINE, Peer, soak, wait_for, wait_for_some, within};
 use tokio::{task::JoinSet, time::Instant};
 
 /// Returns the server's row from the REST API.
@@ -163,6 +163,26 @@ async fn u13_lines_of_a_log_have_times() {
     assert!(age.is_ok_and(|age| age < DEADLINE), "{stamped}");
     let plain = logs("").await;
     assert!(plain.starts_with("Error: gone\n"), "{plain}");
+}
+
+/// A follower of a log gets each line of a server that fails to start again and again, and gets it once.
+#[tokio::test]
+async fn u13_lines_of_failed_starts_are_followed_once() {
+    let script = "echo failing $$ >&2; sleep 0.4; exit 1";
+    let hopeless = json!({"command": "sh", "args": ["-c", script]});
+    let gateway = Setup::new().server("hopeless", hopeless).serve().await;
+    let logs = admin(&gateway, "/mcp/servers/hopeless/logs?follow=true");
+    let mut logs = logs.get(&[]).await;
+    let mut text = String::new();
+    while text.matches("not running").count() < 3 {
+        let chunk = within("the log", DEADLINE, logs.next_chunk()).await;
+        text.push_str(&String::from_utf8_lossy(&chunk.expect("the log goes on")));
+    }
+    let lines = text.lines().filter(|line| line.contains("failing"));
+    let lines: Vec<_> = lines.collect();
+    let different: HashSet<_> = lines.iter().collect();
+    assert_eq!(lines.len(), different.len(), "{text}");
+    assert!(lines.len() >= 3, "{text}");
 }
 
 fn descriptors(pid: u32) -> usize {

@@ -42,20 +42,23 @@ function Registry() {
     queryFn: ({ signal }) => ok(api.GET("/api/v1/registry/servers", { params: { query: { limit: 100, ...(search ? { search } : {}) } }, signal })),
   });
   if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  const title = (one: Schemas["RegistryEntry"]) => one.title ?? one.name;
+  // The results of a search are in the order of the registries.
+  const listed = data && (search ? data.servers : data.servers.toSorted((a, b) => title(a).localeCompare(title(b), "en")));
   return (
     <div className="flex flex-col gap-4">
       <SearchBox value={typed} onChange={setTyped} placeholder="Search the registries" className="w-full max-w-xl" />
       <Notices texts={data?.notices} />
-      {!data ? (
+      {!listed ? (
         <Skeleton />
-      ) : data.servers.length ? (
+      ) : listed.length ? (
         <ul aria-label="Servers of the registries" className="grid gap-3 lg:grid-cols-2 2xl:grid-cols-3">
-          {data.servers.map((one) => (
+          {listed.map((one) => (
             <li key={`${one.registry} ${one.name}`}>
               <button type="button" onClick={() => setChosen(one)} className="flex h-full w-full items-center gap-3 rounded-lg border bg-panel px-3.5 py-3 text-left hover:bg-hover">
                 <span className="min-w-0 flex-1">
                   <span className="flex flex-wrap items-center gap-2">
-                    <span className="truncate text-sm font-semibold">{one.title ?? one.name}</span>
+                    <span className="truncate text-sm font-semibold">{title(one)}</span>
                     {one.runs.map((how) => (
                       <Badge key={how}>{how}</Badge>
                     ))}
@@ -138,7 +141,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
                 {done.enforced.map((one) => (
                   <li key={one.what} title={one.how} className="flex items-center gap-1.5">
                     {one.holds ? <Check aria-label="enforced" className="size-3.5 text-ok" /> : <X aria-label="not enforced" className="size-3.5 text-warn" />}
-                    {one.what}
+                    {one.holds ? one.what : `${one.what}: ${one.how}`}
                   </li>
                 ))}
               </ul>

@@ -5,7 +5,7 @@ import { useDeferredValue, useMemo, useState, type ReactNode } from "react";
 
 import type { Schemas, Server } from "@/api/client";
 import { attention, DONE, figuresOf, lastHour, order, servers, type Order } from "@/api/queries";
-import { bytes, count, cx, duration, micros, plural } from "@/lib";
+import { bytes, count, cx, duration, micros, plural, sandboxWord } from "@/lib";
 import { Choose } from "@/ui/form";
 import { useIsWide, useNow } from "@/ui/media";
 import { attempt, Menu } from "@/ui/overlay";
@@ -19,7 +19,9 @@ type Group = "all" | "up" | "trouble" | "quiet";
 /** Returns the filter group of a server. */
 function group(server: Server): Exclude<Group, "all"> {
   const hue = tone(server.status);
-  if (hue === "bad" || hue === "warn" || server.kept_back || server.problems?.length) return "trouble";
+  // A server that is idle after failed starts has a reason.
+  const hasFailed = server.status === "idle" && server.reason;
+  if (hue === "bad" || hue === "warn" || hasFailed || server.kept_back || server.problems?.length) return "trouble";
   return hue === "plain" ? "quiet" : "up";
 }
 
@@ -138,8 +140,8 @@ const columnsOf = (figures: Map<string, Schemas["CallsOfServer"]> | undefined, n
   { name: "State", sort: (one) => one.status },
   { name: "Transport", sort: (one) => `${one.transport} ${one.sandbox ?? ""}` },
   { name: "Tools", right: true, sort: (one) => one.tools ?? 0 },
-  { name: "Calls", right: true, sort: (one) => one.calls ?? 0 },
-  { name: "Errors", right: true, sort: (one) => one.errors ?? 0 },
+  { name: "Calls", right: true, title: "Since the gateway started", sort: (one) => one.calls ?? 0 },
+  { name: "Errors", right: true, title: "Since the gateway started", sort: (one) => one.errors ?? 0 },
   { name: "p50 · p95", right: true, title: "Duration of calls in the last hour: median and 95th percentile. Sorted by the latter.", sort: (one) => figures?.get(figuresOf(one.name!, one.project))?.p95_us },
   { name: "CPU", right: true, sort: (one) => one.usage?.cpu },
   { name: "Memory", right: true, sort: (one) => one.usage?.memory },
@@ -194,7 +196,7 @@ function Row({ server, figures, now }: { server: Server; figures: Schemas["Calls
       <State server={server} />
       <span className="flex items-center gap-1.5 text-sm text-muted">
         {server.transport}
-        {server.sandbox && <Badge tone="accent" title={`In a sandbox: ${server.sandbox}`}><ShieldCheck aria-hidden className="size-3" />{server.sandbox}</Badge>}
+        {server.sandbox && <Badge tone="accent" title="In a sandbox"><ShieldCheck aria-hidden className="size-3" />{sandboxWord(server.sandbox)}</Badge>}
       </span>
       <span className="tabular text-right text-sm">{count(server.tools ?? 0)}</span>
       <span className="tabular text-right text-sm">{count(server.calls ?? 0)}</span>
@@ -221,7 +223,7 @@ function Card({ server, now }: { server: Server; now: number }) {
           <Reason server={server} now={now} className="mt-0.5" />
         ) : (
           <p className="tabular mt-0.5 truncate text-xs text-muted">
-            {`${plural(server.tools ?? 0, "tool")} · ${plural(server.calls ?? 0, "call")} · ${plural(server.errors ?? 0, "error")} · ${server.transport}${server.sandbox ? ` · ${server.sandbox}` : ""}`}
+            {`${plural(server.tools ?? 0, "tool")} · ${plural(server.calls ?? 0, "call")} · ${plural(server.errors ?? 0, "error")} · ${server.transport}${server.sandbox ? ` · ${sandboxWord(server.sandbox)}` : ""}`}
           </p>
         )}
       </div>

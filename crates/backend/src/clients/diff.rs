@@ -59,6 +59,28 @@ pub(super) fn unified(file: &str, old: &str, new: &str, values: &[&Value]) -> St
         .fold(diff, |diff, secret| diff.replace(secret, MASK))
 }
 
+/// Returns `old` without the parts that `new` also has: its members, and their members, which are a file's entries. An
+/// entry that differs is kept whole, because its other parts may tell what is a secret.
+pub(super) fn without_equal(old: &Value, new: &Value) -> Value {
+    remaining(old, new, 2)
+}
+
+fn remaining(old: &Value, new: &Value, levels: usize) -> Value {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) if levels > 0 => {
+            let differ = old
+                .iter()
+                .filter(|(key, value)| new.get(*key) != Some(value));
+            let rest = differ.map(|(key, value)| {
+                let new = new.get(key).unwrap_or(&Value::Null);
+                (key.clone(), remaining(value, new, levels - 1))
+            });
+            Value::Object(rest.collect())
+        }
+        _ => old.clone(),
+    }
+}
+
 /// Adds a secret as it is and as JSON and TOML write it. Each line of a multi-line secret is added, since YAML and TOML
 /// may contain the lines separately.
 fn note(text: &str, into: &mut Vec<String>) {
@@ -88,6 +110,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn only_entries_that_differ_remain() {
+        let old = json!({ "theme": "dark", "servers": {
+            "same": { "command": "x" }, "gone": { "command": "y" },
+            "other": { "command": "z", "env": { "A": "1", "B": "2" } },
+        } });
+        let new = json!({ "theme": "dark", "servers": {
+            "same": { "command": "x" }, "added": {},
+            "other": { "command": "z", "env": { "A": "1", "B": "3" } },
+        } });
+        let expect = json!({ "servers": {
+            "gone": { "command": "y" },
+            "other": { "command": "z", "env": { "A": "1", "B": "2" } },
+        } });
+        assert_eq!(without_equal(&old, &new), expect);
+        assert_eq!(without_equal(&old, &old), json!({}));
+        assert_eq!(without_equal(&json!("text"), &old), json!("text"));
+    }
 
     #[test]
     fn secrets_in_arguments_are_not_shown() {

@@ -143,9 +143,10 @@ impl Clients {
     pub fn diff(&self, plan: &Plan) -> Result<String, Error> {
         let new = self.edited(plan, plan.token.as_deref().unwrap_or(PLACEHOLDER_TOKEN))?;
         let there = parsed(plan.client, &plan.disk).ok();
+        let there = there.map(|there| diff::without_equal(there.root(), new.root()));
         let token = plan.token.as_deref().map(|token| json!({ "token": token }));
         let mut values = vec![new.root()];
-        values.extend(there.as_ref().map(ClientFile::root));
+        values.extend(&there);
         values.extend(&token);
         let new = new.to_string();
         let old = plan.disk.text.as_deref().unwrap_or_default();
@@ -256,6 +257,13 @@ impl Plan {
     fn own(&self) -> Vec<Foreign> {
         let text = self.base.as_deref().unwrap_or_default();
         own(&self.bare, &self.disk.path, text).unwrap_or_default()
+    }
+
+    /// The names of the client's own servers that can be moved to Toolwharf.
+    pub fn movable(&self) -> Vec<String> {
+        let own = self.own().into_iter();
+        let own = own.filter(|server| server.skip.is_none());
+        own.map(|server| server.name).collect()
     }
 
     /// Warnings about tools that the client will see twice.

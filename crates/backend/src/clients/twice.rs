@@ -40,7 +40,7 @@ pub(super) fn servers(
     twice.map(|one| one.name).collect()
 }
 
-/// What makes two servers the same. One of these is enough.
+/// A property that identifies a server. Two servers are the same if one of these is equal.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {
     Url(String),

@@ -78,7 +78,7 @@ tool_pinning = "quarantine"
 # client_auth = "client_secret_post"   # or "client_secret_basic", "private_key_jwt", "none"; default: what the issuer supports
 # private_key = "${GITHUB_CLIENT_KEY}"   # PEM, for "private_key_jwt"
 # scopes = ["repo", "read:org"]
-# login = "user"              # one sign-in per caller; or "shared", one for all callers
+# login = "user"              # "user": one sign-in per caller; "shared": one for all callers
 # pkce = "assume"             # for an issuer that supports PKCE but does not say so
 
 [extensions]
@@ -106,8 +106,8 @@ drain = "30s"                 # how long calls in flight may take at shutdown; l
 
 [defaults]
 # For servers in mcp.json that Toolwharf starts. An entry can override them.
-sandbox = false               # true: in a sandbox
-packages = "newest"           # versions for npx and uvx outside a sandbox; "pinned": installed once, and updated with `toolwharf update`
+sandbox = false               # whether they run in a sandbox
+packages = "newest"           # versions for npx and uvx outside a sandbox: "newest", or "pinned" (installed once, and updated with `toolwharf update`)
 # For all servers that Toolwharf starts, also those of projects and registrations. The `env` of an entry overrides them.
 # env = { SSL_CERT_FILE = "/etc/ssl/company.pem" }   # variables with their values, which may contain `${VAR}`
 pass_env = []                 # variables passed on from the environment of `toolwharf serve`, such as "UV_INDEX_CORP_PASSWORD"
@@ -118,7 +118,7 @@ cooldown = "60s"              # time until it may be started again; an entry can
 
 [audit]
 enabled = true                # records tool calls before and after they are made
-bodies = "digests"            # stores digests of arguments and results; "full": the texts, without secrets
+bodies = "digests"            # "digests" of arguments and results, or "full": their texts, without secrets
 errors = true                 # stores the first KiB of error texts, without secrets, even with "digests"
 retention_days = 90           # 0 keeps records indefinitely
 
@@ -163,15 +163,15 @@ network = "bridge"            # for servers with an open network
 
 # The agent behind `POST /api/v1/chat`. Without a model there is no agent.
 # [agent]
-# api = "anthropic"           # or "openai": chat completions, which local model servers support too
+# api = "anthropic"           # the model API; "openai" stands for chat completions, which local model servers support too
 # model = "claude-sonnet-4-5"
 # api_key = "${ANTHROPIC_API_KEY}"   # default: the secret or the variable of that name
 # base_url = "https://api.anthropic.com"
-# system = "You keep recipes."       # or system_file = "prompt.md", in the folder of this file
+# system = "You keep recipes."       # the system prompt; instead, system_file = "prompt.md" names a file in this folder
 # max_tokens = 8192           # per response of the model
 # max_turns = 20              # requests to the model per message
 # max_chats = 32              # chats at the same time; more get 503
-# start = "sequential"        # a server of mcp.json that does not start fails the first chat; "parallel": chats continue without it
+# start = "sequential"        # "sequential": a server of mcp.json that does not start fails the first chat; "parallel": chats continue without it
 # native = ["display_recipe"] # Toolwharf's built-in tools
 # [agent.prices."claude-sonnet-4-5"]   # per million tokens
 # input = 3.0

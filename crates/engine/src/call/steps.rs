@@ -44,6 +44,11 @@ impl Steps {
         }
     }
 
+    /// When the request was received.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// The call left the queue.
     pub(crate) fn turn(&self) {
         self.turn.set(self.began);

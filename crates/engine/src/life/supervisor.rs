@@ -563,6 +563,8 @@ impl Driver<'_> {
                     let why = format!("{why} ({failures} attempts in a row failed)");
                     status.reason = Some(why.into());
                 }
+                // After failed starts, it still needs a person.
+                Phase::Idle if status.trouble.is_some() => {}
                 Phase::Idle | Phase::Stopped | Phase::Running { .. } => status.reason = None,
                 Phase::Unknown { .. } => {
                     status.reason = Some("its runtime does not respond".into());

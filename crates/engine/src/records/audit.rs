@@ -81,6 +81,8 @@ struct Entry {
 
 /// The caller and the tool that it calls.
 pub(crate) struct Intent<'a> {
+    /// When the request was received. The call may have waited for its turn since then.
+    pub(crate) began: Instant,
     pub(crate) project: Option<&'a ProjectId>,
     pub(crate) caller: &'a str,
     pub(crate) server: &'a str,
@@ -141,6 +143,9 @@ impl Audit {
     /// [`NotRecorded`]: the call must not be made.
     pub(crate) async fn open(&self, intent: Intent<'_>) -> Result<Record, NotRecorded> {
         let id = store::new_id();
+        let waited = intent.began.elapsed();
+        // Times in the database have microseconds.
+        let waited = waited - Duration::from_nanos(u64::from(waited.subsec_nanos() % 1_000));
         let arguments = (intent.detail.bodies == AuditBodies::Full)
             .then(|| (intent.redact)(&String::from_utf8_lossy(intent.arguments)));
         let call = NewCall {
@@ -152,17 +157,17 @@ impl Audit {
             tool: intent.tool.to_owned(),
             arguments_digest: model::sha256_hex(intent.arguments),
             arguments,
-            started_at: store::now(),
+            started_at: store::now() - waited,
             replay_of: intent.replay_of.map(str::to_owned),
         };
         Ok(Record {
-            pending: self.intend(call).await?,
+            pending: self.intend(call, intent.began).await?,
             detail: intent.detail,
         })
     }
 
     /// Writes an intent. If this future is dropped, or the result is unknown, the intent still gets an outcome.
-    async fn intend(&self, call: NewCall) -> Result<Pending, NotRecorded> {
+    async fn intend(&self, call: NewCall, began: Instant) -> Result<Pending, NotRecorded> {
         let place = self
             .records
             .clone()
@@ -171,7 +176,7 @@ impl Audit {
         let mut pending = Pending {
             place: Some(place),
             id: call.id.clone(),
-            began: Instant::now(),
+            began,
         };
         let written = match self.send(Some(CallWrite::Intent(call))) {
             Ok(written) => written,
@@ -215,7 +220,7 @@ impl Audit {
     pub(crate) async fn write(&self, write: CallWrite) -> Result<(), NotRecorded> {
         match write {
             CallWrite::Intent(call) => {
-                let mut pending = self.intend(call).await?;
+                let mut pending = self.intend(call, Instant::now()).await?;
                 // The caller records the outcome in a separate call.
                 pending.place = None;
                 Ok(())
@@ -514,7 +519,12 @@ mod tests {
     }
 
     async fn open(audit: &Audit) -> Result<Record, NotRecorded> {
+        open_at(audit, Instant::now()).await
+    }
+
+    async fn open_at(audit: &Audit, began: Instant) -> Result<Record, NotRecorded> {
         let intent = Intent {
+            began,
             project: None,
             caller: "local",
             server: "one",
@@ -529,6 +539,26 @@ mod tests {
             redact: &str::to_owned,
         };
         audit.open(intent).await
+    }
+
+    /// A record begins when the request was received, as its steps do, not when the call has its turn.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn c05_a_duration_includes_the_wait_for_the_turn() {
+        let office = Office::new().await;
+        let waited = Duration::from_secs(5);
+        let record = open_at(&office.audit, Instant::now() - waited).await;
+        let outcome = Outcome {
+            status: CallStatus::Ok,
+            error: None,
+            result: None,
+            steps: CallSteps::default(),
+        };
+        let closed = record.expect("a record").close(outcome, &str::to_owned);
+        closed.await.expect("recorded");
+        let call = office.rows().await.remove(0);
+        assert!(call.duration_us >= Some(5_000_000), "{call:?}");
+        let age = store::now() - call.started_at;
+        assert!(age.num_seconds() >= 5, "{call:?}");
     }
 
     /// Calls are dropped while their intents are being written.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::Trouble;
 use mcp::Era;
 use model::{Breaker, StartPolicy};
 use serde_json::json;
@@ -180,6 +181,11 @@ async fn p12_three_failures_make_a_server_unavailable_for_a_while() {
         world.until_state("one", "idle").await;
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(one.attempts().len(), attempts, "nobody wanted it");
+        // It still needs a person, who is told why.
+        let status = world.status("one");
+        let reason = status.reason.expect("a reason");
+        assert_eq!(reason.matches("in a row failed").count(), 1, "{reason}");
+        assert_eq!(status.trouble, Some(Trouble::Failed));
         let reply = client.tool("echo", json!({ "n": attempts })).await;
         if attempts == 4 {
             assert_eq!(reply.reason(), "server_unavailable");
@@ -188,6 +194,8 @@ async fn p12_three_failures_make_a_server_unavailable_for_a_while() {
             assert_eq!(reply.json()["n"], attempts);
         }
     }
+    let status = world.status("one");
+    assert_eq!((status.reason, status.trouble), (None, None));
 }
 
 /// The entry's number of failures and cooldown take precedence over the settings.

@@ -25,6 +25,11 @@ const OF_RUNS: &[Parameter] = &[
 const OF_TOOLS: &[Parameter] = &[
     parameter("server", Kind::Server, "Only this server"),
     DECLARED,
+    parameter(
+        "wait",
+        Kind::Boolean,
+        "`true` waits for servers that start for the first time, at most 20 s; `false` leaves them out (default true)",
+    ),
 ];
 
 const SERVER: Parameter = parameter("server", Kind::Text, "Only this server");

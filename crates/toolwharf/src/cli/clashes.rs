@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use api::{Server, Tool, Tools};
 use model::ProjectId;
 
-use super::{http::Api, print, tool_lookup::of};
+use super::{
+    http::{Api, path, query},
+    print,
+};
 
 /// Maximum number of tools in the report.
 const MAX_TOOLS: usize = 10;
@@ -20,9 +23,12 @@ fn key(tool: &Tool) -> Key<'_> {
 }
 
 impl Names {
-    /// Returns the current names. Empty if they cannot be read: they are only needed for a report.
+    /// Returns the current names, without those of servers that are starting. Empty if they cannot be read: they are
+    /// only needed for a report.
     pub(super) async fn read(api: &Api, project: Option<&ProjectId>) -> Self {
-        let read = api.get::<Tools>(&of(project, None, None)).await;
+        let project = ("project", project.map(ProjectId::as_str));
+        let path = path(&["tools"]) + &query(&[project, ("wait", Some("false"))]);
+        let read = api.get::<Tools>(&path).await;
         Self(read.map(|read| read.tools).unwrap_or_default())
     }
 }

@@ -272,6 +272,10 @@ impl Bench {
         if !plan.moving.is_empty() {
             backend::server_files::import_all(&self.sources, &self.myself, &plan.moving)?;
         }
+        let movable = match wish.take {
+            true => Vec::new(),
+            false => plan.movable(),
+        };
         if !self.clients.connect(plan, &self.keys).await? {
             eprintln!("{title} is already connected");
             return Ok(Some(connected));
@@ -286,11 +290,8 @@ impl Bench {
             "connected {title} in {}{moved}; restart {title} to apply the change",
             connected.file
         );
-        if let Some(seen) = self.clients.seen(client)
-            && !wish.take
-            && !seen.servers.is_empty()
-        {
-            let servers = print::printable(&print::names(&seen.servers));
+        if !movable.is_empty() {
+            let servers = print::printable(&print::names(&movable));
             eprintln!(
                 "`toolwharf connect {} --move` moves the client's own servers to Toolwharf: {servers}",
                 client.name

@@ -1,8 +1,10 @@
 //! How commands are written: groups and examples in the help texts, aliases, suggestions for mistyped names, arguments
 //! of tools, and advice that can be copied.
 
+use std::time::Duration;
+
 use serde_json::json;
-use testkit::{Bin, DEADLINE, wait_for};
+use testkit::{Bin, DEADLINE, wait_for, within};
 
 use super::support::scripted;
 use crate::common::{
@@ -11,6 +13,9 @@ use crate::common::{
     cli,
     shell::{Home, at, json_of, ok, on, transcript},
 };
+
+/// Half of the time for which the first list of tools waits for servers that start.
+const HALF_FIRST_WAIT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn the_help_has_groups_and_examples() {
@@ -247,6 +252,16 @@ async fn a_clash_of_names_is_reported() {
         "
     );
     transcript(&gateway, &text).await;
+}
+
+/// A command that adds a server compares the names of tools, for which it does not wait for other servers.
+#[tokio::test]
+async fn a_server_is_added_while_another_one_starts() {
+    let silent = json!({"command": "sleep", "args": ["600"]});
+    let gateway = Setup::new().server("silent", silent).serve().await;
+    let text = format!("$ add quick -- {} # connected: ", scripted());
+    let added = transcript(&gateway, &text);
+    within("`add` beside a server that starts", HALF_FIRST_WAIT, added).await;
 }
 
 #[tokio::test]

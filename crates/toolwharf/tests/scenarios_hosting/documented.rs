@@ -49,7 +49,10 @@ async fn the_servers_of_the_quick_start_are_in_one_table() {
         states.all(|row| row[1] == "running").then_some(printed)
     });
     let printed = printed.await;
-    let (documented, printed) = (rows(block("$ toolwharf ls\n")), rows(&printed));
+    let (documented, printed) = (
+        rows(block("`toolwharf ls` then shows:\n\n```\n")),
+        rows(&printed),
+    );
     assert_eq!(documented.len(), 5, "{documented:?}");
     assert_eq!(printed.len(), documented.len(), "{printed:?}");
     for (documented, printed) in documented.iter().zip(&printed) {

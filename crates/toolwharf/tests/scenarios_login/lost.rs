@@ -107,7 +107,7 @@ async fn u13_an_expired_sign_in_is_counted_and_posted_once() {
         .await;
     };
     counted(0).await;
-    // At first, nobody had signed in.
+    // No person had signed in yet.
     for server in [NAME, "own"] {
         webhook.warning(server, "needs-login").await;
     }

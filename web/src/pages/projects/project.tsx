@@ -60,7 +60,7 @@ export function ProjectPage() {
 
 function Servers({ project }: { project: string }) {
   const known = useQuery(servers);
-  const mine = known.data?.filter((one) => one.project === project || !one.projects?.length || one.projects.includes(project)).filter((one) => !one.project || one.project === project);
+  const mine = known.data?.filter((one) => one.project === project || !one.projects?.length || one.projects.includes(project)).filter((one) => !one.project || one.project === project).sort((a, b) => a.name!.localeCompare(b.name!));
   if (!mine) return <Skeleton />;
   return (
     <div className="flex flex-col gap-4">

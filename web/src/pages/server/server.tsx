@@ -6,7 +6,7 @@ import { lazy, Suspense, useRef, useState, type ReactNode } from "react";
 import { useChange, type Server } from "@/api/client";
 import { chatTools, remove, server as serverQuery } from "@/api/queries";
 import { clashes } from "@/api/tools";
-import { ago, bytes, count, cx, duration, moment, plural } from "@/lib";
+import { ago, bytes, count, cx, duration, moment, plural, sandboxWord } from "@/lib";
 import { useNow, useTitle } from "@/ui/media";
 import { Crumbs, Tabs, type Tab } from "@/ui/navigation";
 import { Confirm, Menu, toast } from "@/ui/overlay";
@@ -201,7 +201,7 @@ function Numbers({ server }: { server: Server }) {
     ["CPU", server.usage?.cpu != null ? `${(server.usage.cpu * 100).toFixed(0)} %` : "–"],
     ["Starts", count(server.starts ?? 0)],
     ["Protocol", server.protocol_version ?? "–"],
-    ["Isolation", server.sandbox ? <Badge tone="accent">{server.sandbox}</Badge> : "none"],
+    ["Isolation", server.sandbox ? <Badge tone="accent">{sandboxWord(server.sandbox)}</Badge> : "none"],
     ...(server.updated_at ? ([["Changed", moment(server.updated_at)]] as [string, ReactNode][]) : []),
   ];
   return (

@@ -15,7 +15,7 @@ export function ServerTools({ server }: { server: Server }) {
   const { data, error, refetch } = useQuery(serverTools(server.id!));
   const [typed, setTyped] = useState("");
   const words = useDeferredValue(typed).toLowerCase();
-  if (error && !server.enabled) return <Empty icon={<Wrench />} title="The server is off">Switch it on to see its tools.</Empty>;
+  if (error && !server.enabled) return <Empty icon={<Wrench />} title="The server is off">{server.unset?.length ? "Set what it lacks to see its tools." : "Switch it on to see its tools."}</Empty>;
   if (!data) return <Missing error={error} retry={refetch} />;
   if (!data.length)
     return (

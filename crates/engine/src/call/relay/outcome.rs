@@ -96,6 +96,7 @@ pub(super) async fn recorded(
     let mut record = None;
     let mut opening = Box::pin(async {
         let intent = Intent {
+            began: steps.began(),
             project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
             caller: &caller.principal,
             run: caller.run.as_deref(),
