@@ -131,10 +131,11 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error(
-        "a secret's name consists of letters, digits and `_`, does not begin with a digit, and has at most \
-         {MAX_SECRET_NAME_BYTES} characters"
+        "`{}` cannot be the name of a secret: use at most {MAX_SECRET_NAME_BYTES} letters, digits and `_`, and no digit \
+         at the beginning",
+        shortened(.0)
     )]
-    Name,
+    Name(String),
     #[error(
         "a secret must be a string of at most {MAX_SECRET_BYTES} bytes without the character U+0000"
     )]
@@ -145,11 +146,30 @@ pub enum SecretError {
     Store(#[from] store::Error),
 }
 
+/// Returns the beginning of a name, for errors.
+fn shortened(name: &str) -> String {
+    let mut shown: String = name.chars().take(MAX_SECRET_NAME_BYTES).collect();
+    if shown.len() < name.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Checks the name of a secret.
+///
+/// # Errors
+/// [`SecretError::Name`]
+pub fn check_secret_name(name: &str) -> Result<(), SecretError> {
+    if config::is_variable(name) && name.len() <= MAX_SECRET_NAME_BYTES {
+        Ok(())
+    } else {
+        Err(SecretError::Name(name.to_owned()))
+    }
+}
+
 /// Checks the name and the value of a secret.
 pub(crate) fn check_secret(name: &str, value: &str) -> Result<(), SecretError> {
-    if !config::is_variable(name) || name.len() > MAX_SECRET_NAME_BYTES {
-        return Err(SecretError::Name);
-    }
+    check_secret_name(name)?;
     if value.len() > MAX_SECRET_BYTES || value.contains('\0') {
         return Err(SecretError::Value);
     }

@@ -64,7 +64,11 @@ pub(crate) fn parse(
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
         let what = format!("invalid TOML: {}", own_words(error.message()));
-        problems.push(Problem::at(source, span, what).help("write one `key = value` per line"));
+        let help = match error.message().contains("duplicate key") {
+            true => "remove one of the two, or merge them",
+            false => "write one `key = value` per line",
+        };
+        problems.push(Problem::at(source, span, what).help(help));
     }
     let mut settings = without_file(variables.env);
     if !errors.is_empty() {

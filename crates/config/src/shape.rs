@@ -21,7 +21,7 @@ use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::Value as Json;
 
-use super::problem::Problem;
+use super::problem::{Problem, nearest};
 use super::source::Source;
 
 /// The key paths of containers (objects that hold the servers of a file), outermost key first.
@@ -124,7 +124,15 @@ pub(crate) fn servers(
         return members(&root).for_each(&mut visit);
     }
     let problem = Problem::of_file(&source.path, "the file contains no servers");
-    problems.push(problem.help(EXAMPLE));
+    let mut keys = root.properties.iter().map(|prop| prop.name.as_str());
+    let slip = keys.find(|key| nearest(key, &["mcpServers"]).is_some());
+    problems.push(match slip {
+        Some(key) => problem.help(format!(
+            "write `mcpServers` instead of `{}`",
+            printable(key)
+        )),
+        None => problem.help(EXAMPLE),
+    });
 }
 
 /// The value of a file, and its servers.

@@ -202,7 +202,7 @@ impl From<store::Error> for Problem {
 impl From<SecretError> for Problem {
     fn from(error: SecretError) -> Self {
         match error {
-            SecretError::Name => Self::new(400, error.to_string()),
+            SecretError::Name(_) => Self::new(400, error.to_string()),
             SecretError::Value => Self::field(400, "/value", error.to_string()),
             SecretError::Sealed => {
                 tracing::error!("{error}");

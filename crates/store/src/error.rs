@@ -45,7 +45,7 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The location is invalid.
-    #[error("{location}: {why}")]
+    #[error("cannot use the database `{location}`: {why}")]
     Location { location: String, why: String },
     /// A later version of this program migrated the database.
     #[error(

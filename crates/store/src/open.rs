@@ -234,7 +234,7 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
         ));
     }
     let options = options
-        .ok_or_else(|| wrong("not a URL of the form postgres://user:password@host:port/database"))?
+        .ok_or_else(|| wrong("write --database-url postgres://user:password@host:port/database"))?
         .application_name("toolwharf")
         .options([
             ("statement_timeout", "2s"),

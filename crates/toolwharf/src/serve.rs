@@ -212,7 +212,7 @@ impl Endpoint {
     async fn bind(listen: &str) -> anyhow::Result<(TcpListener, Self)> {
         let listener = TcpListener::bind(listen).await.with_context(|| {
             format!(
-                "cannot listen on {listen}{}; choose another address with --listen ADDR:PORT (0 picks a free port)",
+                "cannot listen on `{listen}`{}; choose another address with --listen ADDR:PORT (0 picks a free port)",
                 runtime::used_by(listen)
             )
         })?;

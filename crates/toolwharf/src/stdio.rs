@@ -157,7 +157,11 @@ async fn own(
     projects.admit(&scope).await?;
     if gateway.view(&scope).is_none() {
         gateway.shutdown(Instant::now() + STOP_TIMEOUT).await;
-        bail!("{}; `toolwharf ls` lists the servers", scope.missing());
+        let list = match (&scope.project, &scope.server) {
+            (Some(_), None) => "`toolwharf project ls` lists the projects",
+            _ => "`toolwharf ls` lists the servers",
+        };
+        bail!("{}; {list}", scope.missing());
     }
     let live = Live::new(sources, gateway.clone(), projects, args.overrides, myself);
     tokio::select! {

@@ -205,6 +205,13 @@ impl Entry<'_> {
         command: Option<&ObjectProp<'_>>,
     ) -> Option<Origin> {
         let text = self.string(image, r#"write "image": "name:tag""#)?;
+        if text.trim().is_empty() || text.trim().contains(char::is_whitespace) {
+            self.wrong_value(
+                image,
+                r#"must name a container image, such as "example/server:1""#,
+            );
+            return None;
+        }
         let text = self.fill(text, span(&image.value), Unknown::Keep);
         let mut words = Vec::new();
         if let Some(command) = command {

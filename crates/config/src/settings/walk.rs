@@ -279,7 +279,7 @@ impl<'t, 'i> Table<'t, 'i> {
         let found = item.get_ref().as_table();
         if found.is_none() {
             let what = format!("`{key}` is not a table");
-            let write = format!("the header [{key}] above its settings");
+            let write = format!("the header [{}{key}] above its settings", self.prefix);
             self.walk.wrong(item.span(), &what, &write);
         }
         found

@@ -299,7 +299,7 @@ async fn what_cannot_be_opened() {
         async |location: &Location| model::with_causes(&Store::open(location).await.unwrap_err());
     let text = message(&file("no/such/directory.db")).await;
     assert!(
-        text.contains("no/such/directory.db: No such file"),
+        text.contains("no/such/directory.db`: No such file"),
         "{text}"
     );
     std::fs::write(

@@ -52,19 +52,19 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "WHEN")]
     start: Option<Start>,
     /// Seconds between two health checks.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = values::seconds)]
     heartbeat: Option<u64>,
     /// The maximum number of concurrent calls.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
     max_concurrency: Option<u64>,
     /// Timeout of a call, in seconds.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = values::seconds)]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = values::seconds)]
     timeout: Option<u64>,
     /// Replace an existing server of this name.
     #[arg(long)]
     force: bool,
     /// Maximum time to wait until the server connects, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = values::wait)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_hyphen_values = true, value_parser = values::wait)]
     wait: u64,
     /// Add the server to this project instead of the configuration file.
     #[arg(long, add = names::projects())]
@@ -108,13 +108,13 @@ struct ConfinedArgs {
     #[arg(long, value_name = "HOST")]
     network: Vec<String>,
     /// CPU limit in cores, such as 0.5 or 500m.
-    #[arg(long, value_name = "CORES")]
+    #[arg(long, value_name = "CORES", allow_hyphen_values = true)]
     cpu: Option<String>,
     /// Memory limit, such as 512M or 1Gi.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<String>,
     /// Disk space limit, such as 1Gi.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     disk: Option<String>,
     /// Limit of processes and threads.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
@@ -211,16 +211,23 @@ fn similar(command: &clap::Command, option: &str) -> String {
 }
 
 fn is_url(word: &str) -> bool {
-    word.starts_with("http://") || word.starts_with("https://")
+    let scheme = word.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| {
+        scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
+    })
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let confined = args.confined.clone();
+    let (confined, image) = (args.confined.clone(), args.image.clone());
     let added = added(context, args).await;
-    added.map_err(|error| with_option(error, &confined))
+    added.map_err(|error| with_option(error, &confined, image.as_deref()))
 }
 
 async fn added(context: &Context, args: Args) -> anyhow::Result<()> {
+    if args.json && args.name.starts_with('{') {
+        let why = "the name comes before the entry: write `toolwharf add --json NAME '{…}'`";
+        return Err(Usage(why.into()).into());
+    }
     let name = ServerName::parse(&args.name).map_err(|error| {
         Usage(format!(
             "invalid server name `{}`: {error}; choose a name such as `time`",
@@ -275,15 +282,28 @@ async fn put(api: &Api, path: &str, entry: &Value, replace: bool) -> anyhow::Res
 }
 
 /// Adds the option and its value to an error about the part of the entry that the option became.
-fn with_option(mut error: anyhow::Error, args: &ConfinedArgs) -> anyhow::Error {
+fn with_option(
+    mut error: anyhow::Error,
+    args: &ConfinedArgs,
+    image: Option<&str>,
+) -> anyhow::Error {
     let text = error.to_string();
     let ConfinedArgs {
         memory, cpu, disk, ..
     } = args;
-    let single = [("memory", memory), ("cpu", cpu), ("disk", disk)];
-    let mut single = single.into_iter().filter_map(|(name, value)| {
-        let is_it = text.contains(&format!("`sandbox.{name}`"));
-        Some(format!("--{name} {}", value.as_ref().filter(|_| is_it)?))
+    let single = [
+        ("memory", "`sandbox.memory`", memory.as_deref()),
+        ("cpu", "`sandbox.cpu`", cpu.as_deref()),
+        ("disk", "`sandbox.disk`", disk.as_deref()),
+        ("image", "`image` of server", image),
+    ];
+    let option = |name: &str, value: &str| match value {
+        "" => format!("--{name} ''"),
+        value => format!("--{name} {value}"),
+    };
+    let mut single = single.into_iter().filter_map(|(name, key, value)| {
+        let is_it = text.contains(key);
+        Some(option(name, value.filter(|_| is_it)?))
     });
     let lists = [
         ("volume", "volumes", &args.volume),
@@ -293,7 +313,7 @@ fn with_option(mut error: anyhow::Error, args: &ConfinedArgs) -> anyhow::Error {
     let mut lists = lists.into_iter().filter_map(|(name, key, values)| {
         let mut values = values.iter().enumerate();
         let (_, value) = values.find(|(at, _)| text.contains(&format!("`{key}.{at}`")))?;
-        Some(format!("--{name} {value}"))
+        Some(option(name, value))
     });
     let Some(option) = single.next().or_else(|| lists.next()) else {
         return error;
@@ -434,6 +454,10 @@ fn reached(
     }
     let mut entry = Map::new();
     entry.insert("type".into(), word.into());
+    let url = match url.split_once("://") {
+        Some((scheme, rest)) => format!("{}://{rest}", scheme.to_ascii_lowercase()),
+        None => url.to_owned(),
+    };
     entry.insert("url".into(), url.into());
     let headers = headers(&remote.header)?;
     if !headers.is_empty() {
@@ -510,7 +534,7 @@ fn variables(
     for (at, text) in texts.iter().enumerate() {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name.trim(), value.to_owned()),
-            None if text.bytes().all(is_usual) => {
+            None if !text.is_empty() && text.bytes().all(is_usual) => {
                 let unset = || {
                     Usage(format!(
                         "--env {text}: `{text}` is not set or not UTF-8; export it, or write {text}=VALUE"
@@ -527,7 +551,7 @@ fn variables(
             )));
         }
         if variables.insert(name.to_owned(), value.into()).is_some() {
-            return Err(Usage(format!("--env {name} is given twice")));
+            return Err(Usage(format!("--env {name} is given twice; leave one out")));
         }
     }
     Ok(variables)
@@ -535,7 +559,7 @@ fn variables(
 
 /// Parses `Name: value` options. Errors do not quote them, because a value may be a secret.
 fn headers(texts: &[String]) -> Result<Map<String, Value>, Usage> {
-    let mut headers = Map::new();
+    let mut headers: Map<String, Value> = Map::new();
     for (at, text) in texts.iter().enumerate() {
         let pair = text.split_once(':');
         let (name, value) = pair
@@ -546,7 +570,13 @@ fn headers(texts: &[String]) -> Result<Map<String, Value>, Usage> {
                     at + 1
                 ))
             })?;
-        headers.insert(name.trim().to_owned(), json!(value.trim()));
+        let name = name.trim();
+        if headers.keys().any(|known| known.eq_ignore_ascii_case(name)) {
+            return Err(Usage(format!(
+                "--header {name} is given twice; leave one out"
+            )));
+        }
+        headers.insert(name.to_owned(), json!(value.trim()));
     }
     Ok(headers)
 }
@@ -566,6 +596,13 @@ fn json_entry(text: &str) -> Result<Value, Usage> {
     let entry: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if !entry.is_object() {
         return Err(wrong("expected a JSON object".into()));
+    }
+    if entry["mcpServers"].is_object() {
+        return Err(wrong(
+            "`mcpServers` contains several servers, but --json adds one (`toolwharf import -` reads all of them from \
+             standard input)"
+                .into(),
+        ));
     }
     Ok(entry)
 }

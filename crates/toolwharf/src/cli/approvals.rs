@@ -19,6 +19,7 @@ use crate::cli::http::of_server;
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List the tools that are kept back until their definitions are approved.
+    #[command(alias = "list")]
     Ls(ListArgs),
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(long)]
     server: Option<model::ServerName>,
     /// Timeout for the result, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true, value_parser = values::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, allow_hyphen_values = true, value_parser = values::seconds)]
     timeout: u64,
 }
 
@@ -300,18 +300,17 @@ fn given(args: &Args) -> anyhow::Result<Given<'_>> {
 /// Returns the text of a JSON object, unchanged.
 fn object(text: &str) -> anyhow::Result<String> {
     let form = "write KEY=VALUE, or a JSON object: '{\"key\": \"value\"}'";
-    let shown = print::one_line(text, 60);
-    let text = match text {
-        "-" => stdin()?,
-        text => text.to_owned(),
+    let (what, text) = match text {
+        "-" => ("arguments on standard input".to_owned(), stdin()?),
+        text => {
+            let shown = print::one_line(text, 60);
+            (format!("arguments `{shown}`"), text.to_owned())
+        }
     };
-    mcp::json::validate(text.as_bytes(), MAX_DEPTH).map_err(|fault| {
-        Usage(format!(
-            "the arguments `{shown}` are not valid JSON: {fault}; {form}"
-        ))
-    })?;
+    mcp::json::validate(text.as_bytes(), MAX_DEPTH)
+        .map_err(|fault| Usage(format!("the {what} are not valid JSON: {fault}; {form}")))?;
     if Object::of(text.as_bytes()).is_none() {
-        let why = format!("the arguments `{shown}` are not a JSON object: {form}");
+        let why = format!("the {what} are not a JSON object: {form}");
         return Err(Usage(why).into());
     }
     Ok(text)

@@ -6,7 +6,7 @@ use serde::Serialize;
 use store::Time;
 
 use super::{
-    Context,
+    Context, Usage,
     http::{of_project, path},
     names,
     pages::{self, Lines},
@@ -41,22 +41,22 @@ pub(super) struct ListArgs {
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only calls of this server.
-    #[arg(long)]
+    #[arg(long, value_parser = values::name)]
     server: Option<String>,
     /// Only calls of this tool, by its native name.
-    #[arg(long)]
+    #[arg(long, value_parser = values::name)]
     tool: Option<String>,
     /// Only calls with this outcome: open, ok, tool_error, error, timeout, cancelled or unknown.
     #[arg(long, hide_possible_values = true, value_parser = values::call_outcomes())]
     status: Option<String>,
     /// Only calls by this caller: the name of a key, or the id of a caller, such as `key:ID`.
-    #[arg(long)]
+    #[arg(long, value_parser = values::name)]
     caller: Option<String>,
     /// Only calls that began at or after this time: 30m or 7d ago, or 2026-01-31T12:00:00Z.
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = moment)]
     since: Option<String>,
     /// Only calls that began before this time, in the same format.
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = moment)]
     until: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
@@ -71,6 +71,14 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    if let (Some(since), Some(until)) = (&args.since, &args.until)
+        && parsed(since) >= parsed(until)
+    {
+        return Err(Usage(format!(
+            "no call can match: --since {since} is not before --until {until}; swap the two times"
+        ))
+        .into());
+    }
     let api = context.gateway().await?;
     let listed = pages::list(&api, &path(&["calls"]), &args, &args.lines).await?;
     listed.print(context, "no calls found", HEAD, cells)
@@ -89,6 +97,11 @@ pub(super) fn moment(text: &str) -> Result<String, &'static str> {
     let time =
         time.map_err(|_| "expected a duration (30m, 12h or 7d) or a time (2026-01-31T12:00:00Z)")?;
     Ok(time.to_rfc3339())
+}
+
+/// Parses what [`moment`] returns.
+fn parsed(text: &str) -> Option<Time> {
+    serde_json::from_value(text.into()).ok()
 }
 
 /// Returns the name of the caller. A gateway of an earlier version gives only the id.

@@ -28,6 +28,7 @@ use super::{
     http::{Api, Refused},
     names,
     screen::Screen,
+    values,
 };
 use crate::cli::prompt::stdin;
 
@@ -45,7 +46,7 @@ pub(super) struct Args {
     /// begins.
     message: Option<String>,
     /// The id of the conversation to continue, as in `conversation ls`. The default is a new conversation.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = values::name)]
     conversation: Option<String>,
     /// Use the agent and the servers of this project.
     #[arg(long, add = names::projects())]

@@ -80,8 +80,16 @@ impl Api {
     /// # Errors
     /// The URL is not valid for a gateway.
     pub(super) fn new(url: &str, token: Option<String>) -> anyhow::Result<Self> {
-        let parsed = url::Url::parse(url)
-            .with_context(|| format!("`{url}` is not a URL like http://127.0.0.1:6280"))?;
+        if !url.contains("://") && !url.starts_with("http:") {
+            bail!(
+                "`{}` does not begin with http://; write a URL such as http://127.0.0.1:6280 (--url or TOOLWHARF_URL)",
+                model::url_for_display(url)
+            );
+        }
+        let parsed = url::Url::parse(url).with_context(|| {
+            let shown = model::url_for_display(url);
+            format!("`{shown}` is not a URL like http://127.0.0.1:6280 (--url or TOOLWHARF_URL)")
+        })?;
         if parsed.scheme() != "http" {
             bail!(
                 "`{}` begins with {}://, but the command line speaks plain HTTP only: run the command on the gateway's machine and use http://",
@@ -188,7 +196,7 @@ impl Api {
 
     fn silent(&self) -> anyhow::Error {
         anyhow!(
-            "{} did not respond within {} s",
+            "{} did not respond within {} s; check the log of the gateway, and the address (--url or TOOLWHARF_URL)",
             self.url,
             self.patience.as_secs()
         )
@@ -223,7 +231,9 @@ impl Api {
         let request = request.body(body).map_err(|_| {
             // The path is valid, so the token must be invalid. The error does not quote the token.
             anyhow!(
-                "the token cannot be sent: it contains a line break or another invalid character"
+                "the token{} cannot be sent, because it contains a line break or another invalid character; name a file that \
+                 contains only a key with --token-file, or set TOOLWHARF_TOKEN",
+                self.of_source()
             )
         })?;
         let response = timeout(self.patience, self.client.send(request))

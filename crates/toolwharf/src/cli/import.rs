@@ -192,6 +192,14 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
             file
         }
         None if is_word(from) && !from.exists() => return Err(no_client(from).into()),
+        None if from.to_str().is_some_and(|text| text.contains("://")) => {
+            let url = model::url_for_display(&from.display().to_string());
+            return Err(Usage(format!(
+                "`{url}` is a URL, not a file: download the file and pass its path, or add a server at this URL with \
+                 `toolwharf add NAME URL`"
+            ))
+            .into());
+        }
         // The gateway may have another working directory.
         None => std::path::absolute(from).unwrap_or_else(|_| from.to_owned()),
     };

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::bail;
 use api::{InstallOption, InstallRequest, Installed, RegistryServer, Removed, Server};
-use model::ProjectId;
+use model::{ProjectId, ServerName};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -34,6 +34,7 @@ const MAX_SECRET_BYTES: u64 = 1 << 20;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The name as in `toolwharf search`. The part after the `/` is enough if it is unique.
+    #[arg(value_parser = values::name)]
     server: String,
     /// Use this registry: `built-in`, a name under `[registries]` in toolwharf.toml, or a URL.
     #[arg(long, value_name = "NAME|URL")]
@@ -43,7 +44,7 @@ pub(super) struct Args {
     option: Option<String>,
     /// The server's name in Toolwharf. The default is the part after the `/`.
     #[arg(long)]
-    name: Option<String>,
+    name: Option<ServerName>,
     /// Add the server to this project instead of the configuration file.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
@@ -60,7 +61,7 @@ pub(super) struct Args {
     #[arg(long, short)]
     yes: bool,
     /// Maximum time to wait until the enabled server connects, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = values::wait)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_hyphen_values = true, value_parser = values::wait)]
     wait: u64,
 }
 
@@ -88,7 +89,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let body = InstallRequest {
         option: Some(option.id.clone()),
         digest: Some(found.digest.clone()),
-        name: args.name.clone(),
+        name: args.name.as_ref().map(ToString::to_string),
         values,
         writable: args.writable.clone(),
     };

@@ -2,12 +2,12 @@
 
 use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use api::{Key, MadeKey};
 use model::ProjectId;
 use serde::Serialize;
 use serde_json::{Value, json};
-use store::{Store, Time};
+use store::{Location, Store, Time};
 
 use super::{
     Context, Usage,
@@ -48,7 +48,7 @@ pub(super) struct CreateArgs {
     #[arg(long, conflicts_with_all = ["project", "role"])]
     admin: bool,
     /// Lifetime of the key, such as 90d or 12h.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     expires: Option<String>,
 }
 
@@ -91,8 +91,12 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     let mut wanted = json!({ "name": args.name });
     if let Some(text) = &args.expires {
-        let wait = print::parse_duration(text)
-            .ok_or_else(|| Usage(format!("invalid lifetime `{text}`: write a number up to 36500 and a unit, such as 90d, 12h or 30m")))?;
+        let wait = print::parse_duration(text).filter(|wait| !wait.is_zero());
+        let wait = wait.ok_or_else(|| {
+            Usage(format!(
+                "invalid lifetime `{text}`: write a number from 1 to 36500 and a unit, such as 90d, 12h or 30m"
+            ))
+        })?;
         wanted["expires_at"] = json!(store::now() + wait);
     }
     if !args.admin {
@@ -170,6 +174,16 @@ async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
     let mut overrides = args.overrides;
     overrides.data_dir.clone_from(&context.reach.data_dir);
     overrides.overrule(&mut settings);
+    // The data directory of a gateway has a database. Otherwise its path is probably wrong.
+    let database = startup::location(&settings, &config::data_dir(&settings, &startup::env)?);
+    if let Location::Sqlite(file) = &database
+        && !file.exists()
+    {
+        bail!(
+            "there is no database {}: name the data directory of the gateway with --data-dir",
+            file.display()
+        );
+    }
     let dir = startup::open_data_dir(&settings)?;
     let location = startup::location(&settings, &dir);
     let file = dir.join(TOKEN_FILE);

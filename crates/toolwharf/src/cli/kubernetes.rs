@@ -27,19 +27,20 @@ pub(super) fn run(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Crd => write(context, &[definition()]),
         Command::Convert { file } => {
-            let text = match file.as_os_str() == "-" {
-                true => stdin()?,
-                false => files::text(&file, "a file with resources", MAX_FILE_BYTES)?,
+            let (file, text) = match file.as_os_str() == "-" {
+                true => ("standard input".to_owned(), stdin()?),
+                false => {
+                    let text = files::text(&file, "a file with resources", MAX_FILE_BYTES)?;
+                    (file.display().to_string(), text)
+                }
             };
             let objects = serde_saphyr::from_multiple::<Value>(&text);
-            let objects =
-                objects.with_context(|| format!("{} is not valid YAML", file.display()))?;
+            let objects = objects.with_context(|| format!("{file} is not valid YAML"))?;
             let (made, warnings) = convert(objects);
             warn(&warnings);
             if made.is_empty() {
                 bail!(
-                    "{} contains no `MCPServer` of ToolHive; name a file with such resources",
-                    file.display()
+                    "{file} contains no `MCPServer` of ToolHive; name a file with such resources"
                 );
             }
             write(context, &made)

@@ -11,6 +11,7 @@ use super::{
     http::{Api, path},
     pages,
     reach::{Place, Reach},
+    values,
 };
 use crate::cli::reach::all_servers;
 use crate::cli::reach::load_config;
@@ -124,6 +125,7 @@ fn candidates(
 #[derive(clap::Args)]
 pub(super) struct Named {
     /// The id, as in `ls`.
+    #[arg(value_parser = values::name)]
     pub(super) id: String,
     /// The project of the element. Optional for an administrator.
     #[arg(long, add = projects())]

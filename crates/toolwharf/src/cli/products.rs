@@ -6,10 +6,10 @@ use anyhow::{Context as _, bail};
 use api::{InstalledProduct, Product};
 use http::header;
 use hyper::Method;
-use model::ProjectId;
+use model::{ProjectId, ServerName};
 use serde_json::Value;
 
-use super::{Context, files, http::path, names, pages, print, shown};
+use super::{Context, files, http::path, names, pages, print, shown, values};
 use crate::cli::prompt::stdin;
 
 /// Maximum size of a manifest, in bytes.
@@ -45,6 +45,7 @@ pub(super) struct ListArgs {
 
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
+    #[arg(value_parser = values::name)]
     name: String,
     /// The project of the product.
     #[arg(long, add = names::projects())]
@@ -60,11 +61,12 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 }
 
 async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
-    let file = args.file.display();
-    let text = if args.file.as_os_str() == "-" {
-        stdin()?
-    } else {
-        files::text(&args.file, "a manifest", MAX_MANIFEST_BYTES)?
+    let (file, text) = match args.file.as_os_str() == "-" {
+        true => ("standard input".to_owned(), stdin()?),
+        false => {
+            let text = files::text(&args.file, "a manifest", MAX_MANIFEST_BYTES)?;
+            (args.file.display().to_string(), text)
+        }
     };
     let is_json = text.trim_start().starts_with('{');
     let (kind, manifest) = if is_json {
@@ -78,6 +80,11 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
     let Some(name) = manifest["name"].as_str() else {
         bail!("{file} has no `name`; a manifest begins with `name: …`");
     };
+    if let Err(why) = ServerName::parse(name) {
+        bail!(
+            "the name `{name}` in {file} is invalid: {why}. The same rules apply to the name of a product: choose another one"
+        );
+    }
     let project = args.project.as_str();
     let api = context.gateway().await?;
     let of_product = path(&["projects", project, "products", name]);

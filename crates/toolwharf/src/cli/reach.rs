@@ -14,7 +14,7 @@ use model::{ProjectId, Settings};
 use tokio::net::TcpStream;
 
 use super::{
-    Context, No,
+    Context,
     http::{Api, path},
     pages, print,
 };
@@ -33,7 +33,7 @@ pub(super) struct Reach {
     /// The URL of the gateway. The default is the one on the data directory.
     #[arg(long, global = true, env = "TOOLWHARF_URL", value_name = "URL")]
     pub(super) url: Option<String>,
-    /// A file with the key. The default is $TOOLWHARF_TOKEN, then the administrator's key in the data directory.
+    /// A file with the key. The default is $TOOLWHARF_TOKEN, then the administrator's key.
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// The data directory of the gateway.
@@ -255,11 +255,14 @@ pub(super) async fn all_servers(
     Ok(listed.rows)
 }
 
-/// Loads the configuration, or prints all its errors.
+/// Loads the configuration.
+///
+/// # Errors
+/// All errors in the files, as one text.
 pub(super) fn load_config(sources: &Sources) -> anyhow::Result<Config> {
     Config::load(sources, &startup::env).map_err(|errors| {
-        // The text already begins with `error:`.
-        eprintln!("{}", print::printable(&errors.to_string()));
-        No.into()
+        let text = errors.to_string();
+        // `error: ` is printed before each error of a command.
+        anyhow::anyhow!("{}", text.strip_prefix("error: ").unwrap_or(&text))
     })
 }

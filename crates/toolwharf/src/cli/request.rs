@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// The parameters as a JSON object. `-` reads them from standard input.
     params: Option<String>,
     /// Timeout in seconds. The default is the server's setting.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = |text: &str| values::seconds_in(text, 1..=MAX_TIMEOUT_SECS))]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = |text: &str| values::seconds_in(text, 1..=MAX_TIMEOUT_SECS))]
     timeout: Option<u64>,
 }
 
@@ -51,16 +51,18 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     }
     let mut body = serde_json::to_string(&body)?;
     if let Some(params) = params {
-        let shown = print::one_line(args.params.as_deref().unwrap_or_default(), MAX_SHOWN_CHARS);
-        mcp::json::validate(params.as_bytes(), MAX_DEPTH)
-            .map_err(|fault| {
-                Usage(format!(
-                    "the parameters `{shown}` are not valid JSON: {fault}; write '{{\"key\": \"value\"}}'"
-                ))
-            })?;
+        let what = match args.params.as_deref().unwrap_or_default() {
+            "-" => "parameters on standard input".to_owned(),
+            text => format!("parameters `{}`", print::one_line(text, MAX_SHOWN_CHARS)),
+        };
+        mcp::json::validate(params.as_bytes(), MAX_DEPTH).map_err(|fault| {
+            Usage(format!(
+                "the {what} are not valid JSON: {fault}; write '{{\"key\": \"value\"}}'"
+            ))
+        })?;
         if mcp::json::Object::of(params.as_bytes()).is_none() {
             return Err(Usage(format!(
-                "the parameters `{shown}` are not a JSON object: write '{{\"key\": \"value\"}}'"
+                "the {what} are not a JSON object: write '{{\"key\": \"value\"}}'"
             ))
             .into());
         }
@@ -117,11 +119,24 @@ fn failed(text: &[u8], args: &Args) -> anyhow::Error {
     };
     match problem.mcp {
         Some(error) => {
+            let (server, method) = (args.named.name(), &args.method);
+            let reason = error.data.as_ref().map(|data| &data["reason"]);
+            // The request did not reach the server.
+            if reason.is_some_and(|reason| reason == "server_unavailable") {
+                return anyhow::anyhow!(
+                    "{}; `toolwharf get {server}` shows its state",
+                    problem.detail
+                );
+            }
             let data = error.data.map(|data| format!("\n{data}"));
             let data = data.unwrap_or_default();
-            let (server, method) = (args.named.name(), &args.method);
             // Unknown methods and invalid parameters (JSON-RPC 2.0, section 5.1).
             let hint = match (error.code, method.as_str()) {
+                (-32601, "tools/call") => {
+                    "; the server has no tools, or the parameters are wrong: write \
+                     '{\"name\": \"TOOL\", \"arguments\": {}}'"
+                        .to_owned()
+                }
                 (-32601, _) => {
                     "; `tools/list` and `tools/call` are methods that most servers have".to_owned()
                 }

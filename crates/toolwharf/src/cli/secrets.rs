@@ -8,19 +8,21 @@ use std::{
     io::{self, IsTerminal as _},
 };
 
+use anyhow::bail;
 use api::{MasterKey, Secret, Server};
 use config::Sources;
 use model::{ProjectId, Settings};
 use serde_json::json;
 
 use super::{
-    Context,
+    Context, Usage,
     http::{Api, of_server, path},
     names, pages, print, prompt,
     reach::Place,
 };
 use backend::{
     config_secrets::{self, Vault},
+    projects::check_secret_name,
     startup,
 };
 
@@ -80,10 +82,19 @@ fn said(name: &str, project: Option<&str>) -> String {
     }
 }
 
+fn check_name(name: &str) -> Result<(), Usage> {
+    check_secret_name(name).map_err(|error| Usage(error.to_string()))
+}
+
 async fn set(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    // Before the value is asked for.
+    check_name(&args.name)?;
     let project = args.project.as_ref();
     let place = context.place_of(project).await?;
     let value = prompt::secret(&args.name)?;
+    if value.is_empty() {
+        eprintln!("warning: the value of `{}` is empty", args.name);
+    }
     let secret = stored(
         context,
         &place,
@@ -183,6 +194,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
 }
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    check_name(&args.name)?;
     let project = args.project.as_ref();
     let name = args.name.as_str();
     match context.place_of(project).await? {
@@ -195,6 +207,9 @@ async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
             let vault = Vault::open(&settings(context, &sources)?).await?;
             let removed = vault.remove(name).await;
             vault.close().await;
+            if let Err(store::Error::NotFound { .. }) = removed {
+                bail!("there is no secret `{name}`; `toolwharf secret ls` lists the secrets");
+            }
             removed?;
             eprintln!("no gateway is running: removed `{name}` from the database");
         }

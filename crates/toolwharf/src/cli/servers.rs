@@ -77,7 +77,7 @@ pub(super) struct SwitchArgs {
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Maximum time to wait until the server connects, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_negative_numbers = true, value_parser = values::wait)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, allow_hyphen_values = true, value_parser = values::wait)]
     wait: u64,
 }
 

@@ -55,7 +55,10 @@ pub(super) async fn completed(context: &Context, mut error: anyhow::Error) -> an
     let Some(refused) = error.downcast_mut::<Refused>() else {
         return error;
     };
-    if refused.status != 404 || refused.detail.contains("`toolwharf ") {
+    let has_hint = ["`toolwharf ", "did you mean"]
+        .iter()
+        .any(|hint| refused.detail.contains(hint));
+    if refused.status != 404 || has_hint {
         return error;
     }
     let detail = refused.detail.clone();

@@ -125,17 +125,25 @@ async fn unknown(
         None => format!("there is no tool `{name}`; `toolwharf tools ls` lists the tools"),
     };
     if let Some(down) = down(api, project, name).await {
+        // The text may end with a question.
+        if !text.ends_with('?') {
+            text.push('.');
+        }
+        text.push(' ');
         text.push_str(&down);
     }
     text
 }
 
 /// Returns a sentence about the servers whose tools are not known because they are not running. If the tool's name
-/// begins with the name of one of them, the sentence is about this one only.
+/// begins with the name of one of them, or of a disabled server, the sentence is about this one only.
 async fn down(api: &http::Api, project: Option<&ProjectId>, tool: &str) -> Option<String> {
     let servers = all_servers(api, project).await.ok()?;
+    let (disabled, servers): (Vec<_>, Vec<_>) = servers
+        .into_iter()
+        .partition(|server| server.status == "disabled");
     let down = servers.into_iter().filter(|server| match &*server.status {
-        "running" | "disabled" | "elsewhere" => false,
+        "running" | "elsewhere" => false,
         "idle" => server.tools == 0,
         _ => true,
     });
@@ -144,10 +152,10 @@ async fn down(api: &http::Api, project: Option<&ProjectId>, tool: &str) -> Optio
         let rest = tool.strip_prefix(server.name.as_str());
         rest.is_some_and(|rest| rest.starts_with(['/', '_']))
     };
-    if let Some(server) = down.iter().find(is_its) {
+    if let Some(server) = down.iter().chain(&disabled).find(is_its) {
         let (name, status) = (&server.name, &server.status);
         return Some(format!(
-            ". Server `{name}` is not running ({status}); `toolwharf get {name}` shows why"
+            "Server `{name}` is not running ({status}); `toolwharf get {name}` shows why"
         ));
     }
     let shown = down.iter().take(MAX_LISTED);
@@ -164,7 +172,7 @@ async fn down(api: &http::Api, project: Option<&ProjectId>, tool: &str) -> Optio
     };
     (!listed.is_empty()).then(|| {
         format!(
-            ". {servers} not running, so the tools may be missing from the list: {}",
+            "{servers} not running, so the tools may be missing from the list: {}",
             listed.join(", ")
         )
     })

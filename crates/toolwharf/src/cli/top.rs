@@ -10,7 +10,7 @@ use super::{
     Context,
     calls::moment,
     http::{path, query},
-    names, print,
+    names, print, values,
 };
 
 /// The maximum number of buckets of the API. Many small buckets cover the requested time most precisely.
@@ -24,10 +24,10 @@ pub(super) struct Args {
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only tools of this server.
-    #[arg(long, add = names::servers())]
+    #[arg(long, value_parser = values::name, add = names::servers())]
     server: Option<String>,
     /// Only calls that began at or after this time: 30m or 7d ago, or 2026-01-31T12:00:00Z.
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = moment)]
+    #[arg(long, value_name = "TIME", default_value = "24h", allow_hyphen_values = true, value_parser = moment)]
     since: String,
     /// The column to sort by, largest first.
     #[arg(long, value_enum, default_value_t = Sort::P95)]

@@ -10,6 +10,8 @@ use super::print::parse_duration;
 const MAX_SECONDS: u64 = 24 * 3600;
 /// Maximum number of rows or lines.
 const MAX_LINES: u32 = 1_000_000;
+/// Maximum length of a name or an id, in bytes.
+const MAX_NAME_BYTES: usize = store::MAX_KEY;
 
 /// Parses seconds, as a number or with a unit (`30`, `30s`, `5m`).
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
@@ -57,6 +59,15 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
     found.ok_or_else(|| "write a number of at least 1, such as 4".to_owned())
 }
 
+/// Parses the name or the id of an object that should exist.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a name or id cannot be empty".to_owned()),
+        1..=MAX_NAME_BYTES => Ok(text.to_owned()),
+        _ => Err(format!("a name or id has at most {MAX_NAME_BYTES} bytes")),
+    }
+}
+
 /// The outcomes of tool calls.
 pub(super) fn call_outcomes() -> PossibleValuesParser {
     PossibleValuesParser::new([
@@ -96,6 +107,13 @@ mod tests {
             assert_eq!(seconds(text).ok(), expect, "{text:?}");
         }
         assert_eq!(wait("0"), Ok(0));
+    }
+
+    #[test]
+    fn names_have_a_range() {
+        assert_eq!(name("a/b c"), Ok("a/b c".to_owned()));
+        assert!(name("").is_err_and(|why| why.contains("empty")));
+        assert!(name(&"x".repeat(1025)).is_err_and(|why| why.contains("at most 1024 bytes")));
     }
 
     #[test]

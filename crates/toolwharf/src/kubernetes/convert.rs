@@ -91,6 +91,14 @@ pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
         let known = ["v1alpha1", "v1beta1"];
         let version_of_theirs = version.strip_prefix(THEIRS);
         if kind != KIND || version_of_theirs.is_none() {
+            let kind = match kind {
+                "" => "an object without `kind`",
+                kind => kind,
+            };
+            let version = match version {
+                "" => "no `apiVersion`",
+                version => version,
+            };
             warnings.push(format!(
                 "{kind} `{name}` ({version}) is left out: only ToolHive's {KIND} is converted"
             ));
@@ -147,7 +155,11 @@ struct One<'a> {
 
 impl One<'_> {
     fn warn(&mut self, at: &str, why: &str) {
-        self.warnings.push(format!("{}: `{at}`: {why}", self.name));
+        let name = match self.name {
+            "" => "a server without a name",
+            name => name,
+        };
+        self.warnings.push(format!("{name}: `{at}`: {why}"));
     }
 
     fn convert(&mut self, theirs: &Value) -> Value {

@@ -90,7 +90,7 @@ async fn secrets_come_from_standard_input() {
         | KEY
         ! canary
         $ secret rotate-master # new master key
-        1$ secret set a-b --project a # letters, digits
+        2$ secret set a-b --project a # `a-b`
         1$ secret rm NONE --project a # no secret `NONE`
         $ secret rm KEY --project a # removed
         $ secret ls # there are no secrets yet

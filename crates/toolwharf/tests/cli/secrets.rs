@@ -112,7 +112,7 @@ async fn u13_a_secret_is_stored_sealed_and_used_at_once() {
     state(&gateway, "needs", "blocked").await;
     on(&gateway, "secret rm U13_TOKEN").await.code(1);
     let wrong = on_with(&gateway, "secret set 1-TOKEN", "canary").await;
-    wrong.code(1).says("consists of letters, digits and `_`");
+    wrong.code(2).says("letters, digits and `_`");
 }
 
 /// An entry that must be valid does not keep a gateway from starting if its secret is stored.

@@ -24,6 +24,7 @@ const USAGE: &str = "
 2$ tols ls # unrecognized subcommand 'tols' # 'tools'
 2$ tools cal echo # unrecognized subcommand 'cal' # 'call'
 2$ project lss # unrecognized subcommand 'lss' # 'ls'
+2$ approvals lst # unrecognized subcommand 'lst' # 'ls'
 2$ ls --jsno # unexpected argument '--jsno' # --help
 2$ ls -o yaml # 'yaml' # --output # table, json
 2$ ls -o # --output # table, json
@@ -45,6 +46,11 @@ const USAGE: &str = "
 2$ add n localhost:3000/mcp # `localhost:3000/mcp` # write http://localhost:3000/mcp
 2$ add n example.com/mcp # `example.com/mcp` # write https://example.com/mcp
 2$ add n http:// # `http://` # empty host # https://HOST/PATH
+2$ add n HTTP:// # `HTTP://` # empty host # https://HOST/PATH
+2$ add n htp:// # `htp://` # write http://HOST/PATH
+2$ add n ' http://example.com' # ` http://example.com` # write http://example.com
+2$ add n localhost # `localhost` # write http://localhost
+2$ add n file:///srv/server # `file:///srv/server` is a file # write its path: /srv/server
 2$ add n 'http://exa mple.com' # `http://exa mple.com` # https://HOST/PATH
 2$ add n https://example.com extra # https://example.com # only options # leave out
 2$ add n https://example.com --hedaer X # `--hedaer` is unknown # `--header`
@@ -53,8 +59,10 @@ const USAGE: &str = "
 2$ add --transport stdio n https://example.com # `https://example.com` # --transport stdio # leave the option out
 2$ add -e KEY n npx # `KEY` is not set # KEY=VALUE
 2$ add -e secret n npx # --env number 1 # KEY=VALUE
-2$ add -e A=1 -e A=2 n npx # --env A # twice
+2$ add -e '' n npx # --env number 1 # KEY=VALUE
+2$ add -e A=1 -e A=2 n npx # --env A # twice # leave one out
 2$ add -H 'X: y' n npx # --header is for a URL # --env
+2$ add -H 'X: 1' -H 'x: 2' n https://example.com # --header x # twice # leave one out
 2$ add -H nocolon n https://example.com # --header number 1 # Name: value
 2$ add -e A=1 n https://example.com # --env is for a command # --header
 2$ add --sandbox n https://example.com # --sandbox # does not apply to a URL
@@ -66,21 +74,28 @@ const USAGE: &str = "
 2$ add --start later n npx # 'later' # --start # boot, demand
 2$ add --heartbeat 0 n npx # '0' # --heartbeat # from 1 to 86400
 2$ add --timeout soon n npx # 'soon' # --timeout # such as 30, 30s or 5m
+2$ add --timeout -5s n npx # '-5s' # --timeout # such as 30, 30s or 5m
 2$ add --wait -1 n npx # '-1' # --wait # from 0 to 86400
 2$ add --max-concurrency 0 n npx # '0' # --max-concurrency # at least 1
 2$ add --project 'no such' n npx # 'no such' # --project # letters
 2$ add --json n { # invalid entry # not JSON # write {
 2$ add --json n [] # invalid entry # expected a JSON object # write {
+2$ add --json '{\"command\":\"x\"}' n # the name comes before the entry # add --json NAME
+2$ add --json n '{\"mcpServers\":{\"a\":{}}}' # `mcpServers` contains several servers # `toolwharf import -`
 2$ import # <FILE_OR_CLIENT> # Usage
 2$ import nonsense # `nonsense` # the clients are: claude-code
 2$ import cursr # `cursr` # did you mean `cursor`?
+2$ import http://example.com/mcp.json # `http://example.com/mcp.json` is a URL # download
 2$ connect curser # `curser` # did you mean `cursor`?
 2$ disconnect nonsense # `nonsense` # Toolwharf knows claude-code
 2$ search --lines 0 # '0' # --lines # from 1 to 1000
 2$ search --lines many # 'many' # --lines # from 1 to 1000
+2$ install '' # '' # <SERVER> # cannot be empty
+2$ install time --name a/b # 'a/b' # --name # cannot contain `/`
 2$ tools call # <NAME> # Usage: toolwharf tools call
 2$ tools call echo text # `text` # KEY=VALUE
 2$ tools call echo { # `{` # not valid JSON # KEY=VALUE
+2$ tools call echo - # the arguments on standard input are not valid JSON # KEY=VALUE
 2$ tools call echo [] # `[]` # not a JSON object # KEY=VALUE
 2$ tools call echo {} extra # `{}` # KEY=VALUE
 2$ tools call echo {} --arg a=1 # both as JSON and with --arg # use one
@@ -88,12 +103,18 @@ const USAGE: &str = "
 2$ tools call echo --timeout soon # 'soon' # --timeout # from 1 to 86400
 2$ call one # <METHOD> # Usage: toolwharf call
 2$ call one tools/list [] # `[]` # not a JSON object # write
+2$ call one tools/list - # the parameters on standard input are not valid JSON # write
 2$ call one tools/list { # `{` # not valid JSON # write
 2$ call one tools/list --timeout 0 # '0' # --timeout # from 1 to 3600
 2$ logs one --lines many # 'many' # --lines # from 0 to
 2$ calls ls --status broken # 'broken' # --status # tool_error
 2$ calls ls --since yesterday # 'yesterday' # --since # 30m, 12h or 7d
 2$ calls ls --until 2026-13-01 # '2026-13-01' # --until # 2026-01-31T12:00:00Z
+2$ calls ls --since -1h # '-1h' # --since # 30m, 12h or 7d
+2$ calls ls --since 1h --until 2h # --since # is not before --until # swap
+2$ calls get '' # '' # <ID> # cannot be empty
+2$ tools top --sort size # 'size' # --sort # p95
+2$ tools top --since -1h # '-1h' # --since # 30m, 12h or 7d
 2$ calls ls --lines 0 # '0' # --lines # from 1 to
 2$ runs ls --status ok # 'ok' # --status # interrupted
 2$ project add 'no such' # 'no such' # letters
@@ -102,6 +123,14 @@ const USAGE: &str = "
 2$ key create # <NAME> # Usage: toolwharf key create
 2$ key create ci --project shop --role owner # 'owner' # --role # read, call, manage
 2$ key create ci --project shop --expires soon # `soon` # 90d, 12h or 30m
+2$ key create ci --project shop --expires 0d # `0d` # 90d, 12h or 30m
+2$ key create ci --project shop --expires -5d # `-5d` # 90d, 12h or 30m
+2$ key revoke '' # '' # <ID> # cannot be empty
+2$ product rm '' --project shop # '' # <NAME> # cannot be empty
+2$ secret set A-B # `A-B` # letters, digits and `_`
+2$ secret set '' # `` cannot be the name of a secret # letters, digits and `_`
+2$ secret rm 1A # `1A` # no digit at the beginning
+2$ chat --conversation '' hi # '' # --conversation # cannot be empty
 2$ completions tcsh # 'tcsh' # bash, elvish, fish
 2$ serve extra # unexpected argument 'extra' # Usage: toolwharf serve
 2$ stdio --client nonsense # `nonsense` # Toolwharf knows claude-code
@@ -121,10 +150,14 @@ const FILES: &str = "
 1$ add time npx # `time` # --force
 1$ add --memory lots n npx # --memory lots # a size from 8MiB # 512MiB
 1$ add --cpu many n npx # --cpu many # a number of cores # 0.5
+1$ add --cpu -1 n npx # --cpu -1 # a number of cores # 0.5
 1$ add --disk 5X n npx # --disk 5X # a size from 1MiB # 512MiB
 1$ add --volume data n npx # --volume data # an absolute path
 1$ add --mount /nowhere n npx # --mount /nowhere # HOST:PATH
 1$ add --network a/b/c n npx # --network a/b/c # host:port
+1$ add --network '' n npx # --network '' # host:port
+1$ add --image '' n # --image '' # must name a container image
+1$ add --image 'no image' n # --image no image # must name a container image
 1$ add --json n {} # `n` # command # url
 1$ add --json n '{\"command\":1}' # `n` # `command` # is a number # write
 1$ add --json n '{\"url\":\"ftp://x\"}' # `n` # `url` # begin the URL with `https://`
@@ -143,10 +176,13 @@ const FILES: &str = "
 1$ search --registry nowhere x # `nowhere` # toolwharf.toml # built-in
 1$ search --registry ftp://x y # `ftp://x` # https://
 1$ tools ls # no gateway is running # `toolwharf serve` # --url
+1$ secret rm NONE # no secret `NONE` # `toolwharf secret ls`
+1$ key recover --data-dir none # none/toolwharf.db # --data-dir
 1$ product install none.yaml --project shop # none.yaml # there is no file # a manifest
 1$ product install folder --project shop # folder # is a directory # a manifest
 1$ product install bytes.json --project shop # bytes.json # UTF-8 # a manifest
 1$ product install broken.yaml --project shop # broken.yaml # not a valid manifest # line 1
+1$ product install badname.yaml --project shop # `a/b` in badname.yaml # cannot contain `/` # choose another
 1$ product install noname.yaml --project shop # noname.yaml # no `name` # a manifest begins
 1$ kubernetes convert none.yaml # none.yaml # there is no file # resources
 1$ kubernetes convert folder # folder # is a directory # resources
@@ -155,14 +191,19 @@ const FILES: &str = "
 1$ --config none.json ls # none.json # does not exist # toolwharf add
 1$ --config folder ls # folder # directory # check the path
 1$ --config broken.json ls # broken.json:1:17 # unterminated object # add the missing
+1$ -o json --config broken.json ls # \"error\":\"invalid JSON # broken.json:1:17 # add the missing
+1$ --config slip.json ls # slip.json # write `mcpServers` instead of `mcpservers`
 1$ --config bytes.json ls # bytes.json # not UTF-8 # save the file as UTF-8
 1$ --config empty.json ls # empty.json # is empty # mcpServers
 1$ --config list.json ls # list.json:1:1 # not a JSON object # mcpServers
 1$ --config bad.toml ls # bad.toml:1:10 # invalid TOML # key = value
+1$ --config twice.toml ls # twice.toml:2:1 # duplicate key # remove one of the two
 1$ --config unknown.toml ls # unknown.toml:1:1 # `lisen` # did you mean `listen`?
 1$ --config wrong.toml ls # wrong.toml:1:10 # `listen` is not a string # double quotes
+1$ --config nested.toml ls # nested.toml:2:7 # `env` is not a table # [defaults.env]
 1$ --config a.toml --config b.toml ls # a.toml # b.toml # name only
 1$ ls --url foo # `foo` # http://127.0.0.1:6280
+1$ ls --url localhost:1 # `localhost:1` # http://127.0.0.1:6280 # --url
 1$ ls --url https://example.com # `https://example.com` # plain HTTP # use http://
 1$ ls --url http:// # `http://` # empty host # http://127.0.0.1:6280
 1$ ls --url http://127.0.0.1:99999 # `http://127.0.0.1:99999` # invalid port # http://127.0.0.1:6280
@@ -173,7 +214,9 @@ const FILES: &str = "
 1$ tools ls --data-dir list.json # data directory list.json # cannot read # --data-dir
 1$ serve --listen foo # foo # invalid socket address # ADDR:PORT
 1$ serve --listen 127.0.0.1:99999 # 127.0.0.1:99999 # invalid port # ADDR:PORT
+1$ serve --listen '' # cannot listen on `` # ADDR:PORT
 1$ serve --data-dir list.json # list.json # cannot create # --data-dir
+1$ serve --database-url nonsense # `nonsense` # --database-url postgres://
 1$ serve --database-url mysql://x # mysql://x # postgres://
 ";
 
@@ -183,17 +226,21 @@ const GATEWAY: &str = "
 1$ get dcie # `dcie` # did you mean `dice`?
 1$ start weather # `weather` # `toolwharf ls` lists the servers
 1$ logs dcie # `dcie` # did you mean `dice`?
+1$ enable dice/FLIP # `dice` has no tool `FLIP` # did you mean `flip`?
 1$ enable dice/flp # `dice` has no tool `flp` # did you mean `flip`?
 1$ disable dice/none # `dice` has no tool `none` # `toolwharf tools ls --server dice`
 1$ get dice --project shpo # `shpo` # did you mean `shop`?
 1$ ls --project none # `none` # `toolwharf project ls`
 1$ call dcie tools/list # `dcie` # did you mean `dice`?
+1$ call bad tools/list # server `bad` is unavailable # `surely-not-there` not found in PATH # `toolwharf get bad`
 1$ call dice no/such # `dice` refused `no/such` # -32601 # tools/list
+1$ call dice tools/call # `dice` refused `tools/call` # -32601 # the parameters are wrong
 1$ call dice tools/call '{\"name\":\"flp\"}' # `dice` refused `tools/call` # tool not found # `toolwharf tools ls --server dice`
 1$ tools get none # no tool `none` # `toolwharf tools ls` # `bad` (blocked)
 1$ tools get rol # no tool `rol` # did you mean `roll`?
 1$ tools call none # Unknown tool: none # `toolwharf tools ls` # `bad` (blocked)
 1$ tools call dice/rol # `dice/rol` # did you mean `dice/roll`?
+1$ tools call off/x # `off/x` # `off` is not running (disabled) # `toolwharf get off`
 1$ tools call bad/x # `bad/x` # `bad` is not running (blocked) # `toolwharf get bad`
 1$ tools call roll # the tool reports an error # `toolwharf tools get roll`
 2$ tools call roll dcie=2d6 # `roll` has no argument `dcie` # did you mean `dice`?
@@ -205,6 +252,7 @@ const GATEWAY: &str = "
 1$ tools call rol --server dice # no tool `rol` # did you mean `roll`?
 1$ tools call roll --project shpo # `shpo` # did you mean `shop`?
 1$ tools ls --server dcie # `dcie` # did you mean `dice`?
+1$ tools approve off # `off` # not enabled # `toolwharf get off`
 1$ tools approve dcie # `dcie` # did you mean `dice`?
 1$ tools approve dice/flp # `dice/flp` # `toolwharf tools ls`
 1$ tools changes dcie # `dcie` # did you mean `dice`?
@@ -227,6 +275,7 @@ const GATEWAY: &str = "
 2$ install filesystem --yes # needs the input `folder` # --set folder=VALUE
 1$ install time --yes --registry nowhere # `nowhere` # toolwharf.toml # built-in
 1$ update dice # `dice` # pinned package # npx
+1$ logout dice # `dice` needs no sign-in
 1$ login dice # `dice` needs no sign-in
 1$ import empty.json # empty.json # there are no servers # mcpServers
 1$ add dice npx # `dice` # --force
@@ -244,6 +293,7 @@ const KEYS: &str = "
 1$ ls --token-file folder # folder # cannot read # --token-file
 1$ ls --token-file empty.json # empty.json is empty # --token-file
 1$ ls --token-file bytes.json # bytes.json # cannot read # --token-file
+1$ ls --token-file twokeys # in twokeys # a line break # --token-file
 1$ ls --token-file wrongkey # {url} # in wrongkey # --token-file
 1$ project ls --token-file callkey # needs an administrator's key # in callkey # --token-file
 1$ key ls --token-file callkey # role `manage` # in callkey # --token-file
@@ -296,10 +346,18 @@ fn prepare(write: impl Fn(&str, &[u8])) {
     write("list.json", b"[]");
     write("noservers.json", b"{\"theme\": \"dark\"}");
     write("other.json", b"{\"mcpServers\": {}}");
+    write("slip.json", b"{\"mcpservers\": {}}");
+    write("twokeys", b"twh_a\ntwh_b\n");
+    write("nested.toml", b"[defaults]\nenv = 5\n");
     write("broken.yaml", b"a: [b");
     write("noname.yaml", b"version: 1\n");
     write("badproduct.yaml", b"name: search\nversion: 1.0.0\nmcp: 5\n");
     write("bad.toml", b"listen = ");
+    write(
+        "twice.toml",
+        b"listen = \"127.0.0.1:1\"\nlisten = \"127.0.0.1:2\"\n",
+    );
+    write("badname.yaml", b"name: a/b\nversion: 1.0.0\n");
     write("unknown.toml", b"lisen = \"127.0.0.1:1\"\n");
     write("wrong.toml", b"listen = 5\n");
     write("a.toml", b"");

@@ -9,7 +9,13 @@ const DOMAINS: &[&str] = &[
 
 /// Returns what is wrong with the first word of a command, if it was probably meant as a URL.
 pub(super) fn mistyped_url(word: &str) -> Option<String> {
-    let meant = meant(word)?;
+    if let Some(path) = word.to_ascii_lowercase().strip_prefix("file://") {
+        let path = &word[word.len() - path.len()..];
+        return Some(format!(
+            "`{word}` is a file, not the URL of a server; to run this file, write its path: {path}"
+        ));
+    }
+    let meant = meant(word.trim())?;
     let (word, meant) = (url_for_display(word), url_for_display(&meant));
     Some(format!(
         "`{word}` is not a valid URL: write {meant}. For a command of this name, write its full path"
@@ -17,9 +23,11 @@ pub(super) fn mistyped_url(word: &str) -> Option<String> {
 }
 
 /// Returns a URL that begins with `http://` or `https://`.
-fn checked_meant(scheme: &str, rest: &str) -> Option<String> {
-    let rest = rest.trim_start_matches(['/', ':', ';', '\\']);
-    (!rest.is_empty()).then(|| format!("{scheme}://{rest}"))
+fn checked_meant(scheme: &str, rest: &str) -> String {
+    match rest.trim_start_matches(['/', ':', ';', '\\']) {
+        "" => format!("{scheme}://HOST/PATH"),
+        rest => format!("{scheme}://{rest}"),
+    }
 }
 
 fn meant(word: &str) -> Option<String> {
@@ -34,12 +42,12 @@ fn meant(word: &str) -> Option<String> {
             false => "https",
         };
         let rest = &word[word.len() - rest.len()..];
-        return is_scheme.then(|| checked_meant(scheme, rest)).flatten();
+        return is_scheme.then(|| checked_meant(scheme, rest));
     }
     for scheme in ["https", "http"] {
         let rest = lower.strip_prefix(scheme);
         if rest.is_some_and(|rest| rest.starts_with([':', '/', ';', '\\'])) {
-            return checked_meant(scheme, &word[scheme.len()..]);
+            return Some(checked_meant(scheme, &word[scheme.len()..]));
         }
     }
     if word.starts_with(['/', '.', '~', '-', '@']) {
@@ -55,7 +63,7 @@ fn meant(word: &str) -> Option<String> {
     let has_path = lower.len() > host.len();
     let domain = name.rsplit_once('.').map_or("", |(_, domain)| domain);
     let is_host = DOMAINS.contains(&domain) && (port.is_none() || has_port);
-    if is_local && (has_port || has_path) || name.starts_with('[') {
+    if is_local && (port.is_none() || has_port || has_path) || name.starts_with('[') {
         return Some(format!("http://{word}"));
     }
     // A name such as `run.sh` is a script.
@@ -84,6 +92,9 @@ mod tests {
             ("127.0.0.1:3000", Some("http://127.0.0.1:3000")),
             ("example.com/mcp", Some("https://example.com/mcp")),
             ("mcp.example.com", Some("https://mcp.example.com")),
+            ("localhost", Some("http://localhost")),
+            ("htp://", Some("http://HOST/PATH")),
+            ("https:", Some("https://HOST/PATH")),
             (
                 "mcp.example.local:8080",
                 Some("https://mcp.example.local:8080"),
@@ -103,6 +114,12 @@ mod tests {
         ] {
             assert_eq!(meant(word).as_deref(), expect, "{word}");
         }
+    }
+
+    #[test]
+    fn a_file_is_not_taken_for_a_url() {
+        let text = mistyped_url("file:///srv/Server").unwrap_or_default();
+        assert!(text.contains("write its path: /srv/Server"), "{text}");
     }
 
     #[test]
