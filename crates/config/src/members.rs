@@ -80,8 +80,14 @@ impl<'a> Reader<'a> {
         value.as_bool()
     }
 
-    pub fn number(&mut self, key: &str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+    /// `range` is called only if there is a value.
+    pub fn number(
+        &mut self,
+        key: &str,
+        range: impl FnOnce() -> std::ops::RangeInclusive<u64>,
+    ) -> Option<u64> {
         let value = self.get(key)?;
+        let range = range();
         let number = value.as_u64().filter(|number| range.contains(number));
         if number.is_none() {
             let (least, most) = (range.start(), range.end());

@@ -64,7 +64,7 @@ pub fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
 
 /// A number within the bounds of its schema, which is at the JSON pointer `keys`, `/` and `key` in `schemas.json`.
 fn count(reader: &mut Reader<'_>, keys: &str, key: &str) -> Option<NonZeroU32> {
-    let number = reader.number(&snake(key), bounds(&format!("{keys}/{key}")))?;
+    let number = reader.number(&snake(key), || bounds(&format!("{keys}/{key}")))?;
     NonZeroU32::new(u32::try_from(number).ok()?)
 }
 

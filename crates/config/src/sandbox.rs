@@ -293,7 +293,7 @@ fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
         }
     }
     let (least, most) = (*ResourceLimits::PIDS.start(), *ResourceLimits::PIDS.end());
-    if let Some(pids) = reader.number("pids", least.into()..=most.into()) {
+    if let Some(pids) = reader.number("pids", || least.into()..=most.into()) {
         limits.pids = u32::try_from(pids).unwrap_or(most);
     }
     sandbox.strict = reader.flag("strict").unwrap_or_default();
