@@ -259,7 +259,7 @@ impl Plan {
         own(&self.bare, &self.disk.path, text).unwrap_or_default()
     }
 
-    /// The names of the client's own servers that can be moved to Toolwharf.
+    /// The names of those servers in the file that can be moved to Toolwharf.
     pub fn movable(&self) -> Vec<String> {
         let own = self.own().into_iter();
         let own = own.filter(|server| server.skip.is_none());

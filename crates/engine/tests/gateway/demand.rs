@@ -181,7 +181,7 @@ async fn p12_three_failures_make_a_server_unavailable_for_a_while() {
         world.until_state("one", "idle").await;
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(one.attempts().len(), attempts, "nobody wanted it");
-        // It still needs a person, who is told why.
+        // It still needs a person, and keeps the reason.
         let status = world.status("one");
         let reason = status.reason.expect("a reason");
         assert_eq!(reason.matches("in a row failed").count(), 1, "{reason}");
