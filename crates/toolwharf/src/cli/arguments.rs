@@ -6,10 +6,10 @@
 use std::fmt;
 
 use config::nearest;
-use mcp::json::validate;
+use mcp::json::{Object, validate};
 use serde_json::{Map, Value, json};
 
-use super::Usage;
+use super::{Usage, prompt::stdin};
 
 const MAX_DEPTH: usize = 512;
 /// Maximum length of a value in an error, in characters.
@@ -261,6 +261,21 @@ fn shown(value: &Value) -> String {
 
 fn short(text: &str) -> String {
     super::print::one_line(text, MAX_SHOWN_CHARS)
+}
+
+/// Returns the text of a JSON object, unchanged, or for `-` that of standard input. `what` and `form` say in errors what
+/// the object is, and how to write it.
+pub(super) fn object(given: &str, what: &str, form: &str) -> anyhow::Result<String> {
+    let (what, text) = match given {
+        "-" => (format!("{what} on standard input"), stdin()?),
+        text => (format!("{what} `{}`", short(text)), text.to_owned()),
+    };
+    validate(text.as_bytes(), MAX_DEPTH)
+        .map_err(|fault| Usage(format!("the {what} are not valid JSON: {fault}; {form}")))?;
+    if Object::of(text.as_bytes()).is_none() {
+        return Err(Usage(format!("the {what} are not a JSON object: {form}")).into());
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use mcp::{
     Era, Frame, Kind, RpcError,
     client::{CallerId, Client, Connector, Event, Identity, Options, Outgoing, Target},
-    json::{Object, quote},
+    json::quote,
     protocol::method,
 };
 use serde_json::Value;
@@ -17,7 +17,6 @@ use super::{
     http::{Api, escaped},
     names, print, tool_lookup, values,
 };
-use crate::cli::prompt::stdin;
 
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
@@ -279,7 +278,8 @@ fn given(args: &Args) -> anyhow::Result<Given<'_>> {
             let why = "the arguments are given both as JSON and with --arg; use one of the two";
             return Err(Usage(why.into()).into());
         }
-        return object(text).map(Given::Json);
+        let form = "write KEY=VALUE, or a JSON object: '{\"key\": \"value\"}'";
+        return arguments::object(text, "arguments", form).map(Given::Json);
     }
     let all = words.iter().chain(&args.arg);
     let pairs = all.map(|word| {
@@ -295,23 +295,4 @@ fn given(args: &Args) -> anyhow::Result<Given<'_>> {
         true => Given::Json("{}".to_owned()),
         false => Given::Pairs(pairs),
     })
-}
-
-/// Returns the text of a JSON object, unchanged.
-fn object(text: &str) -> anyhow::Result<String> {
-    let form = "write KEY=VALUE, or a JSON object: '{\"key\": \"value\"}'";
-    let (what, text) = match text {
-        "-" => ("arguments on standard input".to_owned(), stdin()?),
-        text => {
-            let shown = print::one_line(text, 60);
-            (format!("arguments `{shown}`"), text.to_owned())
-        }
-    };
-    mcp::json::validate(text.as_bytes(), MAX_DEPTH)
-        .map_err(|fault| Usage(format!("the {what} are not valid JSON: {fault}; {form}")))?;
-    if Object::of(text.as_bytes()).is_none() {
-        let why = format!("the {what} are not a JSON object: {form}");
-        return Err(Usage(why).into());
-    }
-    Ok(text)
 }

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::bail;
 
+use super::prompt::stdin;
+
 /// Returns the text of a file. `what` says in errors what the file should be, such as `a manifest`.
 ///
 /// # Errors
@@ -30,6 +32,17 @@ pub(super) fn text(path: &Path, what: &str, max: u64) -> anyhow::Result<String> 
             }
             _ => bail!("cannot read {shown}: {error}; name {what}"),
         },
+    }
+}
+
+/// Like [`text`], for a path or `-`, which is standard input. Also returns a name for errors.
+///
+/// # Errors
+/// As for [`text`].
+pub(super) fn text_or_stdin(path: &Path, what: &str, max: u64) -> anyhow::Result<(String, String)> {
+    match path.as_os_str() == "-" {
+        true => Ok(("standard input".to_owned(), stdin()?)),
+        false => Ok((path.display().to_string(), text(path, what, max)?)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::{Context, Output, files, print, prompt::stdin, servers::warn};
+use super::{Context, Output, files, print, servers::warn};
 use crate::kubernetes::{convert, definition};
 
 /// Maximum size of a file, in bytes.
@@ -27,13 +27,8 @@ pub(super) fn run(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Crd => write(context, &[definition()]),
         Command::Convert { file } => {
-            let (file, text) = match file.as_os_str() == "-" {
-                true => ("standard input".to_owned(), stdin()?),
-                false => {
-                    let text = files::text(&file, "a file with resources", MAX_FILE_BYTES)?;
-                    (file.display().to_string(), text)
-                }
-            };
+            let what = "a file with resources";
+            let (file, text) = files::text_or_stdin(&file, what, MAX_FILE_BYTES)?;
             let objects = serde_saphyr::from_multiple::<Value>(&text);
             let objects = objects.with_context(|| format!("{file} is not valid YAML"))?;
             let (made, warnings) = convert(objects);

@@ -10,7 +10,6 @@ use model::{ProjectId, ServerName};
 use serde_json::Value;
 
 use super::{Context, files, http::path, names, pages, print, shown, values};
-use crate::cli::prompt::stdin;
 
 /// Maximum size of a manifest, in bytes.
 const MAX_MANIFEST_BYTES: u64 = 2 << 20;
@@ -61,13 +60,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 }
 
 async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
-    let (file, text) = match args.file.as_os_str() == "-" {
-        true => ("standard input".to_owned(), stdin()?),
-        false => {
-            let text = files::text(&args.file, "a manifest", MAX_MANIFEST_BYTES)?;
-            (args.file.display().to_string(), text)
-        }
-    };
+    let (file, text) = files::text_or_stdin(&args.file, "a manifest", MAX_MANIFEST_BYTES)?;
     let is_json = text.trim_start().starts_with('{');
     let (kind, manifest) = if is_json {
         let manifest = serde_json::from_str::<Value>(&text).map_err(anyhow::Error::from);
@@ -81,9 +74,7 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
         bail!("{file} has no `name`; a manifest begins with `name: …`");
     };
     if let Err(why) = ServerName::parse(name) {
-        bail!(
-            "the name `{name}` in {file} is invalid: {why}. The same rules apply to the name of a product: choose another one"
-        );
+        bail!("a product cannot have the name `{name}` in {file}: {why}; choose another one");
     }
     let project = args.project.as_str();
     let api = context.gateway().await?;

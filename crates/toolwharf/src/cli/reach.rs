@@ -30,7 +30,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args, Default)]
 pub(super) struct Reach {
-    /// The URL of the gateway. The default is the one on the data directory.
+    /// The URL of the gateway. The default is that of the data directory.
     #[arg(long, global = true, env = "TOOLWHARF_URL", value_name = "URL")]
     pub(super) url: Option<String>,
     /// A file with the key. The default is $TOOLWHARF_TOKEN, then the administrator's key.

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Context, No, Output, Usage, call::progress, http::Api, print, servers::NameArgs, values,
+    Context, No, Output, arguments, call::progress, http::Api, print, servers::NameArgs, values,
 };
-use crate::cli::prompt::stdin;
 
 /// Maximum timeout of a call, in seconds. The gateway allows no more.
 const MAX_TIMEOUT_SECS: u64 = 3_600;
@@ -22,9 +21,6 @@ const MAX_TIMEOUT_SECS: u64 = 3_600;
 const EXTRA_TIME: Duration = Duration::from_secs(30);
 
 const MAX_DEPTH: usize = 512;
-/// Maximum length of parameters in an error, in characters.
-const MAX_SHOWN_CHARS: usize = 60;
-
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -40,32 +36,16 @@ pub(super) struct Args {
 
 /// Sends one request. Asks for an event stream, so that the response begins immediately and progress is reported.
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let params = match args.params.as_deref() {
-        None => None,
-        Some("-") => Some(stdin()?),
-        Some(text) => Some(text.to_owned()),
-    };
+    let form = "write '{\"key\": \"value\"}'";
+    let params = args.params.as_deref();
+    let params = params.map(|text| arguments::object(text, "parameters", form));
+    let params = params.transpose()?;
     let mut body = HashMap::from([("method", json!(args.method))]);
     if let Some(seconds) = args.timeout {
         body.insert("timeout_ms", json!(seconds * 1000));
     }
     let mut body = serde_json::to_string(&body)?;
     if let Some(params) = params {
-        let what = match args.params.as_deref().unwrap_or_default() {
-            "-" => "parameters on standard input".to_owned(),
-            text => format!("parameters `{}`", print::one_line(text, MAX_SHOWN_CHARS)),
-        };
-        mcp::json::validate(params.as_bytes(), MAX_DEPTH).map_err(|fault| {
-            Usage(format!(
-                "the {what} are not valid JSON: {fault}; write '{{\"key\": \"value\"}}'"
-            ))
-        })?;
-        if mcp::json::Object::of(params.as_bytes()).is_none() {
-            return Err(Usage(format!(
-                "the {what} are not a JSON object: write '{{\"key\": \"value\"}}'"
-            ))
-            .into());
-        }
         // The parameters are inserted as text, so that numbers keep their notation.
         body.truncate(body.len() - 1);
         body.push_str(&format!(",\"params\":{params}}}"));
