@@ -83,7 +83,27 @@ pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
     // the link may outlive the link.
     let work = workspace.work().canonicalize()?;
     let (bin, tools) = (work.join("venv/bin"), work.join("tools"));
-    install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))
+    install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))?;
+    for environment in [work.join("venv"), tools.join("mcp-server-fetch")] {
+        give_readability(&environment, &work.join("node_modules"))?;
+    }
+    Ok(())
+}
+
+/// Links the npm packages that the fetch server extracts articles with. Without the link, its library `readabilipy` runs
+/// `npm install` at the first page of every process, and a test waits for the registry.
+fn give_readability(environment: &Path, node_modules: &Path) -> Result<()> {
+    let lib = environment.join("lib");
+    for python in fs::read_dir(&lib).with_context(|| format!("no {}", lib.display()))? {
+        let scripts = python?.path().join("site-packages/readabilipy/javascript");
+        let link = scripts.join("node_modules");
+        if scripts.exists() && !link.exists() {
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(node_modules, &link)
+                .with_context(|| format!("cannot create {}", link.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Installs the fetch server where `mcp.json` makes `uvx` look for it. It then starts without accessing a registry, for
