@@ -42,7 +42,7 @@ async fn d08_a_resource_is_a_server_with_status_and_events_and_goes_with_it() {
     let row: Vec<&str> = row.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..3], ["notes", "True", "running"]);
     wait_for("the events", LONG_DEADLINE, async || {
-        let events = namespace.events("notes");
+        let events = namespace.events("notes").await;
         let has = |reason: &str| {
             let normal = events.iter().filter(|event| event[0] == "Normal");
             normal.filter(|event| event[1] == reason).count() == 1
@@ -60,7 +60,7 @@ async fn d08_a_resource_is_a_server_with_status_and_events_and_goes_with_it() {
         ("PUT", path.clone(), r#"{"command": "cat"}"#),
     ] {
         let reply = api.ask(method, &path, body, &[]).await;
-        checks::reply(&reply, 409, &[&format!("{}/notes", namespace.0)]);
+        checks::reply(&reply, 409, &[&format!("{}/notes", namespace.name)]);
     }
     namespace.scripted("notes", notes("Other notes."));
     wait_for("the change", LONG_DEADLINE, async || {
@@ -93,7 +93,7 @@ async fn d08_a_bad_resource_says_where_it_is_wrong_and_harms_no_other() {
     let warned = |event: &[String; 3]| {
         event[0] == "Warning" && event[1] == "Invalid" && event[2].contains("spec.network.allow.0")
     };
-    let events = namespace.events("bad");
+    let events = namespace.events("bad").await;
     assert!(events.iter().any(warned), "{events:?}");
     let id = namespace.id("good").await;
 
@@ -171,8 +171,8 @@ async fn d08_variables_come_from_secrets_and_are_seen_nowhere_else() {
         .await;
     }
 
-    let mut seen = namespace.get("sealed").unwrap().to_string();
-    seen += &format!("{:?}", namespace.events("sealed"));
+    let mut seen = namespace.get("sealed").await.unwrap().to_string();
+    seen += &format!("{:?}", namespace.events("sealed").await);
     seen += &gateway.process.stderr();
     let api = Api::admin(&gateway);
     for path in ["", "/entry", "/events", "/logs"] {

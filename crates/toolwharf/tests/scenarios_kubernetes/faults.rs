@@ -31,8 +31,8 @@ async fn d08_a_restart_finds_what_was_changed_meanwhile() {
         namespace.delete(name);
     }
     namespace.patch("forced", NO_FINALIZERS);
-    assert!(namespace.get("goes").is_some());
-    assert_eq!(namespace.get("forced"), None);
+    assert!(namespace.get("goes").await.is_some());
+    assert_eq!(namespace.get("forced").await, None);
 
     let gateway = gateway.again().await;
     namespace.gone("goes").await;
@@ -167,27 +167,28 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
     let theirs = r#"{"metadata":{"finalizers":["example.com/theirs"],"labels":{"theirs":"yes"}}}"#;
     namespace.patch("ours", theirs);
     wait_for("their status to be written", LONG_DEADLINE, async || {
-        let mut object = namespace.get("ours").unwrap();
+        let mut object = namespace.get("ours").await.unwrap();
         object["status"]["state"] = "nonsense".into();
         put_status(&namespace, &object)
     })
     .await;
     wait_for("the resource to be restored", LONG_DEADLINE, async || {
-        let object = namespace.get("ours").unwrap();
+        let object = namespace.get("ours").await.unwrap();
         let finalizers = object["metadata"]["finalizers"].as_array().unwrap();
         finalizers.contains(&json!("toolwharf.dev/server"))
             && finalizers.contains(&json!("example.com/theirs"))
             && object["status"]["state"] == "running"
     })
     .await;
-    let now = namespace.get("ours").unwrap();
+    let now = namespace.get("ours").await.unwrap();
     assert_eq!(now["metadata"]["labels"]["theirs"], "yes");
     assert_eq!(condition(&now, "Ready"), condition(&before, "Ready"));
     assert_eq!(server(&gateway, "ours").await.unwrap()["starts"], 1);
     // Our server is removed at once, but the resource only after the other client's finalizer.
     namespace.delete("ours");
     wait_for("our finalizer to be removed", LONG_DEADLINE, async || {
-        namespace.get("ours").unwrap()["metadata"]["finalizers"] == json!(["example.com/theirs"])
+        namespace.get("ours").await.unwrap()["metadata"]["finalizers"]
+            == json!(["example.com/theirs"])
     })
     .await;
     assert_eq!(server(&gateway, "ours").await, None);
@@ -201,7 +202,7 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
 fn put_status(namespace: &Namespace, object: &Value) -> bool {
     let path = format!(
         "/apis/toolwharf.dev/v1alpha1/namespaces/{}/mcpservers/{}/status",
-        namespace.0,
+        namespace.name,
         object["metadata"]["name"].as_str().unwrap()
     );
     let args = ["replace", "--raw", &path, "--filename=-"];

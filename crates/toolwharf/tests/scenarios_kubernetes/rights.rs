@@ -52,7 +52,7 @@ fn grant(objects: &[Value]) {
 /// A gateway with exactly the permissions of the service account.
 async fn gateway(namespace: &Namespace) -> (Gateway, TempDir) {
     let text = fs::read_to_string(config()).unwrap();
-    let account = format!("system:serviceaccount:{}:toolwharf", namespace.0);
+    let account = format!("system:serviceaccount:{}:toolwharf", namespace.name);
     let user = format!("as: {account:?}, client-certificate-data:");
     let mine = text.replace("client-certificate-data:", &user);
     assert_ne!(text, mine);
@@ -65,14 +65,14 @@ async fn gateway(namespace: &Namespace) -> (Gateway, TempDir) {
 #[tokio::test]
 async fn d08_the_rights_are_enough_and_each_is_needed() {
     let namespace = Namespace::new("rights").await;
-    let objects = rights(&namespace.0);
+    let objects = rights(&namespace.name);
     grant(&objects);
     namespace.apply_token("value");
     let all = gateway(&namespace).await;
     namespace.scripted("allowed", token_of("keys"));
     namespace.ready("allowed").await;
     wait_for("the events", LONG_DEADLINE, async || {
-        let events = namespace.events("allowed");
+        let events = namespace.events("allowed").await;
         events.iter().any(|event| event[1] == "Ready")
     })
     .await;

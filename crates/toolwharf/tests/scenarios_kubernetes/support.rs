@@ -9,7 +9,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Bin, Process, Proxy, Way, postgres::Database, wait_for, wait_for_some};
+use testkit::{
+    Bin, DEADLINE, Process, Proxy, RawClient, Way, postgres::Database, wait_for, wait_for_some,
+};
 
 use crate::{
     api::Api,
@@ -59,22 +61,52 @@ pub(crate) fn kubectl(args: &[&str], stdin: &str) -> String {
 }
 
 /// A separate namespace for one test, in a cluster with the resource definition.
-pub(crate) struct Namespace(pub(crate) String);
+pub(crate) struct Namespace {
+    pub(crate) name: String,
+    /// `kubectl proxy`. Tests poll the API through it, because each start of `kubectl` takes a fifth of a second of
+    /// processor time.
+    proxy: Process,
+    url: String,
+}
 
 impl Namespace {
     pub(crate) async fn new(test: &str) -> Self {
         define().await;
         let name = format!("{test}-{}", std::process::id());
         kubectl(&["create", "namespace", &name], "");
-        Self(name)
+        let mut command = tokio::process::Command::new("kubectl");
+        command.args(["--kubeconfig", &config(), "proxy", "--port=0"]);
+        let mut proxy = Process::spawn(command);
+        let serving = "Starting to serve on ";
+        let address = proxy.announced(|line| line.strip_prefix(serving).map(str::to_owned));
+        let url = format!("http://{}", address.await);
+        Self { name, proxy, url }
     }
 
     pub(crate) fn kubectl(&self, args: &[&str], stdin: &str) -> String {
-        kubectl(&[&["--namespace", &self.0], args].concat(), stdin)
+        kubectl(&[&["--namespace", &self.name], args].concat(), stdin)
     }
 
     fn try_kubectl(&self, args: &[&str]) -> Output {
-        try_kubectl(&[&["--namespace", &self.0], args].concat(), "")
+        try_kubectl(&[&["--namespace", &self.name], args].concat(), "")
+    }
+
+    /// Reads objects of the namespace from the API: `api` is a group with its version, such as `api/v1`. Returns `None`
+    /// if they do not exist.
+    async fn read(&self, api: &str, objects: &str) -> Option<Value> {
+        let url = format!("{}/{api}/namespaces/{}/{objects}", self.url, self.name);
+        let reply = RawClient::new(&url).get(&[]).await.collect(DEADLINE).await;
+        if reply.status == 404 {
+            return None;
+        }
+        assert_eq!(
+            reply.status,
+            200,
+            "{objects}: {} {}",
+            reply.text(),
+            self.proxy.stderr()
+        );
+        Some(serde_json::from_slice(&reply.body).unwrap())
     }
 
     /// Creates or changes an object of Kubernetes itself.
@@ -110,10 +142,9 @@ impl Namespace {
     }
 
     /// Returns the resource, or `None` if it does not exist.
-    pub(crate) fn get(&self, name: &str) -> Option<Value> {
-        let output = self.try_kubectl(&["get", "mcpserver", name, "--output=json"]);
-        let is_there = output.status.success();
-        is_there.then(|| serde_json::from_slice(&output.stdout).unwrap())
+    pub(crate) async fn get(&self, name: &str) -> Option<Value> {
+        let api = "apis/toolwharf.dev/v1alpha1";
+        self.read(api, &format!("mcpservers/{name}")).await
     }
 
     /// Starts to delete a resource.
@@ -123,7 +154,7 @@ impl Namespace {
 
     pub(crate) async fn gone(&self, name: &str) {
         wait_for(&format!("{name} to be gone"), LONG_DEADLINE, async || {
-            self.get(name).is_none()
+            self.get(name).await.is_none()
         })
         .await;
     }
@@ -144,7 +175,7 @@ impl Namespace {
     ) -> Value {
         let what = format!("{name}: {kind} {status} {reason}");
         wait_for_some(&what, LONG_DEADLINE, async || {
-            let object = self.get(name)?;
+            let object = self.get(name).await?;
             let one = condition(&object, kind)?;
             let is_so = one["status"] == status && one["reason"] == reason;
             let is_new = one["observedGeneration"] == object["metadata"]["generation"];
@@ -181,11 +212,10 @@ impl Namespace {
     }
 
     /// Returns the events of a resource: type, reason and message.
-    pub(crate) fn events(&self, name: &str) -> Vec<[String; 3]> {
-        let of =
-            format!("--field-selector=involvedObject.name={name},involvedObject.kind=MCPServer");
-        let told = self.kubectl(&["get", "events", "--output=json", &of], "");
-        let told: Value = serde_json::from_str(&told).unwrap();
+    pub(crate) async fn events(&self, name: &str) -> Vec<[String; 3]> {
+        let of = format!("involvedObject.name%3D{name}%2CinvolvedObject.kind%3DMCPServer");
+        let events = format!("events?fieldSelector={of}");
+        let told = self.read("api/v1", &events).await.unwrap_or_default();
         let text = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
         let events = told["items"].as_array().unwrap().iter();
         events
@@ -198,7 +228,7 @@ impl Namespace {
         format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"process\"]\n[replicas]\nlease = \"{LEASE}\"\n\
              [kubernetes]\nkubeconfig = {config:?}\nwatch_namespace = {:?}\n",
-            self.0
+            self.name
         )
     }
 
