@@ -19,8 +19,9 @@ use crate::{
 /// The environment variable with the path of the binary, for tests.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_BEFORE";
 
-/// The last commit of the previous version. Update it with each release.
-const COMMIT: &str = "de2fd6d450eb6998e62c698cc2e147254782f97c";
+/// The last commit of the previous version. Update it with each release. Older versions report a call as cut if they
+/// learn of a replica's departure before its answer arrives, so an upgrade from them can cut calls.
+const COMMIT: &str = "1360140b0b26a9b30916c2508b5c3133e4f1d52c";
 
 /// Builds the binary unless it exists, and returns its path.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
