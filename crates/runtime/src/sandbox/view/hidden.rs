@@ -132,7 +132,7 @@ pub(super) fn holds_certificates(path: &Path) -> bool {
 }
 
 fn contains(text: &[u8], mark: &[u8]) -> bool {
-    text.windows(mark.len()).any(|part| part == mark)
+    memchr::memmem::find(text, mark).is_some()
 }
 
 #[cfg(test)]
