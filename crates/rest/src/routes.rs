@@ -5,23 +5,23 @@ mod records;
 mod registry;
 mod servers;
 
+use std::str::FromStr as _;
+
 use axum::{
-    extract::DefaultBodyLimit,
-    routing::{MethodRouter, delete, get, post, put},
+    extract::{DefaultBodyLimit, Request, State},
+    routing::{MethodFilter, MethodRouter, on},
 };
+use http::Method;
 
 use self::{projects::PROJECTS, records::RECORDS, registry::REGISTRY_SERVERS, servers::SERVERS};
 use super::{
     AppState, browser, clients, doctor, replicas,
-    route::{ADMIN, Kind, PAGED, Parameter, Route, parameter},
+    route::{ADMIN, Kind, PAGED, Parameter, Route, handled_by, parameter},
     secrets, status,
 };
 
 /// Maximum size of a server entry.
 const MAX_ENTRY_BYTES: usize = 256 << 10;
-
-/// Maximum size of other request bodies.
-const MAX_BODY_BYTES: usize = 2 << 20;
 
 const DECLARED: Parameter = parameter(
     "format",
@@ -45,7 +45,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1",
         ADMIN,
         "List these routes",
-        || get(super::index),
+        handled_by!(super::index),
     )
     .answers::<super::Index>(),
     Route::new(
@@ -53,7 +53,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1/status",
         ADMIN,
         "Show the state of the gateway",
-        || get(status::show),
+        handled_by!(status::show),
     )
     .answers::<api::Status>(),
     Route::new(
@@ -61,7 +61,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1/settings",
         ADMIN,
         "Show the settings",
-        || get(status::settings),
+        handled_by!(status::settings),
     )
     .about("Each setting has its value and the source of the value. Errors in the configuration files are listed.")
     .answers::<api::Settings>(),
@@ -70,7 +70,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1/doctor",
         ADMIN,
         "Check the installation",
-        || get(doctor::examine),
+        handled_by!(doctor::examine),
     )
     .about("Returns the findings of `toolwharf doctor` on the gateway's machine.")
     .answers::<api::Report>(),
@@ -79,7 +79,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1/replicas",
         ADMIN,
         "List the gateways that share the database",
-        || get(replicas::list),
+        handled_by!(replicas::list),
     )
     .about("Each gateway is listed with its leases. The list is empty with SQLite.")
     .answers::<api::Replicas>(),
@@ -88,7 +88,7 @@ const GATEWAY: &[Route] = &[
         "POST /api/v1/master-key/rotate",
         ADMIN,
         "Re-encrypt all secrets with a new master key",
-        || post(secrets::rotate),
+        handled_by!(secrets::rotate),
     )
     .answers::<api::MasterKey>(),
     Route::new(
@@ -96,7 +96,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1/secrets",
         ADMIN,
         "List the secrets of the configuration file, without their values",
-        || get(secrets::list_of_file),
+        handled_by!(secrets::list_of_file),
     )
     .about("They are the values for `${NAME}` in its servers. A variable in the environment of the gateway takes precedence.")
     .asks(PAGED)
@@ -106,7 +106,7 @@ const GATEWAY: &[Route] = &[
         "PUT /api/v1/secrets/{name}",
         ADMIN,
         "Set a secret of the configuration file",
-        || put(secrets::save_of_file),
+        handled_by!(secrets::save_of_file),
     )
     .about("It is used at once: servers whose entries contain `${NAME}` start, or restart if the value changed.")
     .takes::<api::SecretValue>()
@@ -117,7 +117,7 @@ const GATEWAY: &[Route] = &[
         "DELETE /api/v1/secrets/{name}",
         ADMIN,
         "Remove a secret of the configuration file",
-        || delete(secrets::remove_of_file),
+        handled_by!(secrets::remove_of_file),
     )
     .about("Servers that need it are blocked."),
     Route::new(
@@ -125,7 +125,7 @@ const GATEWAY: &[Route] = &[
         "POST /api/v1/browser-links",
         ADMIN,
         "Create a single-use link that signs a browser in",
-        || post(browser::link),
+        handled_by!(browser::link),
     )
     .answers::<api::BrowserLink>(),
     Route::new(
@@ -133,7 +133,7 @@ const GATEWAY: &[Route] = &[
         "GET /api/v1/clients",
         ADMIN,
         "List the clients on the gateway's machine",
-        || get(clients::list),
+        handled_by!(clients::list),
     )
     .about(OF_CLIENTS)
     .answers::<api::Clients>(),
@@ -142,7 +142,7 @@ const GATEWAY: &[Route] = &[
         "POST /api/v1/clients/{client}/connect",
         ADMIN,
         "Connect a client",
-        || post(clients::connect),
+        handled_by!(clients::connect),
     )
     .about("Adds an entry for Toolwharf to the client's file, with a separate key. The previous text is saved, and disconnecting restores it.")
     .takes::<api::ConnectRequest>()
@@ -152,7 +152,7 @@ const GATEWAY: &[Route] = &[
         "POST /api/v1/clients/{client}/disconnect",
         ADMIN,
         "Disconnect a client",
-        || post(clients::disconnect),
+        handled_by!(clients::disconnect),
     )
     .about("Restores the client's file and revokes its key.")
     .answers::<api::Disconnected>(),
@@ -161,7 +161,16 @@ const GATEWAY: &[Route] = &[
 const OF_CLIENTS: &str = "Lists the clients of the user that runs the gateway. A gateway that other machines can reach returns 409.";
 
 /// The route's handler, with a limit for the request body.
+///
+/// # Panics
+/// If the method is not one of HTTP, which the test of all routes would show.
 pub(super) fn handler(route: &Route) -> MethodRouter<AppState> {
-    // If the handler has a limit too, the inner one applies.
-    (route.serve)().layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+    let serve = route.serve;
+    let method = Method::from_str(route.method()).expect("a method of HTTP");
+    let method = MethodFilter::try_from(method).expect("a method that axum routes");
+    on(
+        method,
+        move |State(rest): State<AppState>, request: Request| serve(request, rest),
+    )
+    .layer(DefaultBodyLimit::max(route.max_body))
 }

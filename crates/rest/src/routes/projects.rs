@@ -1,11 +1,9 @@
 //! Routes of projects, their secrets and their products.
 
-use axum::routing::{delete, get, put};
-
 use crate::{
     access::Need,
     products, projects,
-    route::{ADMIN, MANAGE, OWNER, PAGED, READ, Route},
+    route::{ADMIN, MANAGE, OWNER, PAGED, READ, Route, handled_by},
     secrets,
 };
 
@@ -17,7 +15,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "GET /api/v1/projects",
         ADMIN,
         "List the projects",
-        || get(projects::list),
+        handled_by!(projects::list),
     )
     .asks(PAGED)
     .answers::<api::Projects>(),
@@ -26,7 +24,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "GET /api/v1/projects/{project}",
         READ,
         "Show a project",
-        || get(projects::show),
+        handled_by!(projects::show),
     )
     .tagged()
     .answers::<api::Project>(),
@@ -35,7 +33,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "PUT /api/v1/projects/{project}",
         Need::NewProject,
         "Add or change a project",
-        || put(projects::save),
+        handled_by!(projects::save),
     )
     .takes::<api::ProjectConfig>()
     .creates()
@@ -46,7 +44,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "DELETE /api/v1/projects/{project}",
         OWNER,
         "Delete a project",
-        || delete(projects::remove),
+        handled_by!(projects::remove),
     )
     .about("Its servers, secrets, products and keys are deleted with it.")
     .tagged(),
@@ -55,7 +53,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "GET /api/v1/projects/{project}/secrets",
         READ,
         "List the secrets, without their values",
-        || get(secrets::list),
+        handled_by!(secrets::list),
     )
     .asks(PAGED)
     .answers::<api::Secrets>(),
@@ -64,7 +62,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "PUT /api/v1/projects/{project}/secrets/{name}",
         MANAGE,
         "Set a secret",
-        || put(secrets::save),
+        handled_by!(secrets::save),
     )
     .takes::<api::SecretValue>()
     .creates()
@@ -74,14 +72,14 @@ pub(super) const PROJECTS: &[Route] = &[
         "DELETE /api/v1/projects/{project}/secrets/{name}",
         MANAGE,
         "Remove a secret",
-        || delete(secrets::remove),
+        handled_by!(secrets::remove),
     ),
     Route::new(
         "listProducts",
         "GET /api/v1/projects/{project}/products",
         READ,
         "List the products",
-        || get(products::list),
+        handled_by!(products::list),
     )
     .asks(PAGED)
     .answers::<api::Products>(),
@@ -90,7 +88,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "GET /api/v1/projects/{project}/products/{name}",
         READ,
         "Show one product",
-        || get(products::show),
+        handled_by!(products::show),
     )
     .tagged()
     .answers::<api::WholeProduct>(),
@@ -99,7 +97,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "PUT /api/v1/projects/{project}/products/{name}",
         OWNER,
         "Install or update a product",
-        || put(products::save),
+        handled_by!(products::save),
     )
     .takes_written("ProductManifest", MANIFEST)
     .creates()
@@ -110,7 +108,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "DELETE /api/v1/projects/{project}/products/{name}",
         OWNER,
         "Remove a product and its servers",
-        || delete(products::remove),
+        handled_by!(products::remove),
     )
     .tagged(),
 ];

@@ -1,12 +1,10 @@
 //! Routes of chats, runs, tools, calls and keys, for one project or the whole gateway.
 
-use axum::routing::{delete, get, post};
-
 use super::DECLARED;
 use crate::{
     access::Need,
     attention, calls, chat, events, keys,
-    route::{AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
+    route::{AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, handled_by, parameter},
     runs, statistics, tools,
 };
 use auth::Role;
@@ -86,7 +84,7 @@ pub(super) const RECORDS: &[Route] = &[
         "POST /api/v1/chat",
         CALL,
         "Chat with the agent",
-        || post(chat::chat),
+        handled_by!(chat::chat),
     )
     .about("The response is an event stream. Without `conversation`, a new conversation begins.")
     .takes::<api::ChatRequest>()
@@ -96,7 +94,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/conversations",
         CALL,
         "List the conversations with agents, newest first",
-        || get(chat::list),
+        handled_by!(chat::list),
     )
     .asks(PAGED)
     .answers::<api::Conversations>(),
@@ -105,7 +103,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/conversations/{conversation}",
         CALL,
         "Show a conversation",
-        || get(chat::show),
+        handled_by!(chat::show),
     )
     .answers::<api::WholeConversation>(),
     Route::new(
@@ -113,14 +111,14 @@ pub(super) const RECORDS: &[Route] = &[
         "DELETE /api/v1/conversations/{conversation}",
         CALL,
         "Delete a conversation",
-        || delete(chat::remove),
+        handled_by!(chat::remove),
     ),
     Route::new(
         "answerQuestions",
         "POST /api/v1/conversations/{conversation}/answers",
         CALL,
         "Answer a server that asks for input during a turn",
-        || post(chat::answer),
+        handled_by!(chat::answer),
     )
     .about("The event `questions` of the turn contains the questions.")
     .takes::<api::ChatAnswers>(),
@@ -129,7 +127,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/runs",
         READ,
         "List the agent runs, newest first",
-        || get(runs::list),
+        handled_by!(runs::list),
     )
     .asks(OF_RUNS)
     .answers::<api::Runs>(),
@@ -138,7 +136,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/runs/{run}",
         READ,
         "Show a run with its calls",
-        || get(runs::show),
+        handled_by!(runs::show),
     )
     .answers::<api::WholeRun>(),
     Route::new(
@@ -146,7 +144,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/tools",
         READ,
         "List the tools",
-        || get(tools::list),
+        handled_by!(tools::list),
     )
     .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
@@ -155,7 +153,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/attention",
         READ,
         "Show the servers and tools that need a person",
-        || get(attention::show),
+        handled_by!(attention::show),
     )
     .about(
         "Counts the tools that wait for approval, the servers that are blocked or have failed, and the servers that need a \
@@ -167,7 +165,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/events",
         READ,
         "Follow events",
-        || get(events::follow),
+        handled_by!(events::follow),
     )
     .about(
         "An event stream about servers (`server`: at first all servers, then each one that changes; `server_removed`), their \
@@ -179,7 +177,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/calls",
         READ,
         "List the tool calls, newest first",
-        || get(calls::list),
+        handled_by!(calls::list),
     )
     .asks(OF_CALLS)
     .answers::<api::Calls>(),
@@ -188,7 +186,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/calls/statistics",
         READ,
         "Count calls over time",
-        || get(statistics::show),
+        handled_by!(statistics::show),
     )
     .about("Returns the number of calls and of errors, and the duration of the calls.")
     .asks(OF_STATISTICS)
@@ -198,7 +196,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/calls/{call}",
         READ,
         "Show a call",
-        || get(calls::show),
+        handled_by!(calls::show),
     )
     .answers::<api::WholeCall>(),
     Route::new(
@@ -206,7 +204,7 @@ pub(super) const RECORDS: &[Route] = &[
         "GET /api/v1/keys",
         MANAGE,
         "List the keys",
-        || get(keys::list),
+        handled_by!(keys::list),
     )
     .asks(PAGED)
     .answers::<api::Keys>(),
@@ -215,7 +213,7 @@ pub(super) const RECORDS: &[Route] = &[
         "POST /api/v1/keys",
         MANAGE,
         "Create a key",
-        || post(keys::make),
+        handled_by!(keys::make),
     )
     .takes::<keys::WantedKey>()
     .creates()
@@ -225,6 +223,6 @@ pub(super) const RECORDS: &[Route] = &[
         "DELETE /api/v1/keys/{key}",
         MANAGE,
         "Revoke a key",
-        || delete(keys::revoke),
+        handled_by!(keys::revoke),
     ),
 ];

@@ -1,11 +1,9 @@
 //! Routes of server registries.
 
-use axum::routing::{get, post};
-
 use crate::{
     access::Need,
     registry,
-    route::{Kind, PAGED, Parameter, Route, parameter},
+    route::{Kind, PAGED, Parameter, Route, handled_by, parameter},
 };
 use auth::Role;
 
@@ -34,7 +32,7 @@ pub(super) const REGISTRY_SERVERS: &[Route] = &[
         "GET /api/v1/registry/servers",
         Need::Within(Role::Read),
         "List the servers in registries",
-        || get(registry::list),
+        handled_by!(registry::list),
     )
     .about("Sorted by name. `notices` lists the registries that did not respond.")
     .asks(SEARCHED)
@@ -44,7 +42,7 @@ pub(super) const REGISTRY_SERVERS: &[Route] = &[
         "GET /api/v1/registry/servers/{name}",
         Need::Within(Role::Manage),
         "Show a registry server and its installation options",
-        || get(registry::show),
+        handled_by!(registry::show),
     )
     .about("The part of the name after the `/` is enough if it is unique. An MCPB file is downloaded and unpacked.")
     .asks(SHOWN)
@@ -54,7 +52,7 @@ pub(super) const REGISTRY_SERVERS: &[Route] = &[
         "POST /api/v1/registry/servers/{name}/install",
         Need::Within(Role::Manage),
         "Install a registry server",
-        || post(registry::install),
+        handled_by!(registry::install),
     )
     .about("The server first runs in a trial, under the same conditions as later. It is then added to the given project, or to the configuration file if no project is given, but not yet enabled. If the trial fails, nothing is added.")
     .takes::<api::InstallRequest>()

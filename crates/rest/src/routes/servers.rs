@@ -1,17 +1,12 @@
 //! Routes of servers and their tools.
 
-use axum::{
-    extract::DefaultBodyLimit,
-    routing::{delete, get, post, put},
-};
-
 use engine::Command;
 
 use super::{JSON, MAX_ENTRY_BYTES};
 use crate::{
     access::Need,
     approvals, bridge, logins, logs,
-    route::{ADMIN, AFTER, Kind, PAGED, Parameter, Route, parameter},
+    route::{ADMIN, AFTER, Kind, PAGED, Parameter, Route, handled_by, parameter},
     servers, tools, update,
 };
 use auth::Role;
@@ -74,7 +69,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers",
         Need::Within(Role::Read),
         "List the servers and their states",
-        || get(servers::list),
+        handled_by!(servers::list),
     )
     .asks(LISTED)
     .answers::<api::Servers>(),
@@ -83,8 +78,9 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers",
         ADMIN,
         "Register a server",
-        || post(servers::register).layer(DefaultBodyLimit::max(MAX_ENTRY_BYTES)),
+        handled_by!(servers::register),
     )
+    .of_at_most(MAX_ENTRY_BYTES)
     .about("The server is started in a sandbox. The response is sent when it runs or has failed, after at most 30 seconds.")
     .takes_written("Registration", JSON)
     .asks(REGISTERED)
@@ -95,7 +91,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}",
         READ,
         "Show a server",
-        || get(servers::show),
+        handled_by!(servers::show),
     )
     .about("Returns the declaration and the state.")
     .tagged()
@@ -105,8 +101,9 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT /api/v1/mcp/servers/{id}",
         Need::Within(Role::Manage),
         "Add or replace a server",
-        || put(servers::save).layer(DefaultBodyLimit::max(MAX_ENTRY_BYTES)),
+        handled_by!(servers::save),
     )
+    .of_at_most(MAX_ENTRY_BYTES)
     .about("An existing server is replaced where it is declared. A new one is added to the given project, or to the configuration file if no project is given.")
     .takes_written("ServerEntry", JSON)
     .creates()
@@ -117,7 +114,7 @@ pub(super) const SERVERS: &[Route] = &[
         "DELETE /api/v1/mcp/servers/{id}",
         MANAGE,
         "Stop a server and remove it",
-        || delete(servers::remove),
+        handled_by!(servers::remove),
     )
     .asks(REMOVED)
     .tagged()
@@ -127,7 +124,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/entry",
         MANAGE,
         "Show a server's entry",
-        || get(servers::show_entry),
+        handled_by!(servers::show_entry),
     )
     .about("The stored entry, without the values of variables, headers and secrets. For servers of the configuration file and registered servers, only an administrator's key is accepted.")
     .tagged()
@@ -137,8 +134,9 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT /api/v1/mcp/servers/{id}/entry",
         MANAGE,
         "Change a server's entry",
-        || put(servers::save_entry).layer(DefaultBodyLimit::max(MAX_ENTRY_BYTES)),
+        handled_by!(servers::save_entry),
     )
+    .of_at_most(MAX_ENTRY_BYTES)
     .about("Replaces the stored entry. A masked value (`•••`) that is sent back keeps the secret if the server and the field are the same. In the configuration file, unchanged parts and comments stay as they are, and a copy of the previous file is kept next to it.")
     .takes_written("ServerEntry", JSON)
     .asks(TRIED)
@@ -149,7 +147,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/confinement",
         MANAGE,
         "Show what a server would lose in a sandbox",
-        || get(servers::confinement),
+        handled_by!(servers::confinement),
     )
     .about("For a server that runs without a sandbox. To put it in one, add `\"sandbox\": true` to its entry, and the keys of each loss that you want to keep. For servers of the configuration file and registered servers, only an administrator's key is accepted.")
     .answers::<api::Confinement>(),
@@ -158,7 +156,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/enable",
         MANAGE,
         "Enable a server",
-        || post(|rest, who, target| servers::switch(rest, who, target, true)),
+        handled_by!(|rest, who, target| servers::switch(rest, who, target, true)),
     )
     .about("The server stays enabled when the gateway restarts.")
     .answers::<api::Server>(),
@@ -167,7 +165,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/disable",
         MANAGE,
         "Disable a server",
-        || post(|rest, who, target| servers::switch(rest, who, target, false)),
+        handled_by!(|rest, who, target| servers::switch(rest, who, target, false)),
     )
     .about("The server stays disabled when the gateway restarts.")
     .answers::<api::Server>(),
@@ -176,7 +174,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/start",
         MANAGE,
         "Start a server",
-        || post(|rest, who, target| servers::order(rest, who, target, Command::Start)),
+        handled_by!(|rest, who, target| servers::order(rest, who, target, Command::Start)),
     )
     .about("The response is sent when the server runs or has failed.")
     .answers::<api::Server>(),
@@ -185,7 +183,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/stop",
         MANAGE,
         "Stop a server",
-        || post(|rest, who, target| servers::order(rest, who, target, Command::Stop)),
+        handled_by!(|rest, who, target| servers::order(rest, who, target, Command::Stop)),
     )
     .about("The server stays stopped until it is started again.")
     .answers::<api::Server>(),
@@ -194,7 +192,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/restart",
         MANAGE,
         "Restart a server",
-        || post(|rest, who, target| servers::order(rest, who, target, Command::Restart)),
+        handled_by!(|rest, who, target| servers::order(rest, who, target, Command::Restart)),
     )
     .about("The old process exits before the new one starts.")
     .answers::<api::Server>(),
@@ -203,7 +201,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/call",
         CALL,
         "Send one request to a server",
-        || post(bridge::routed),
+        handled_by!(bridge::routed),
     )
     .about("With `Accept: text/event-stream`, the response is an event stream: `message` for progress and log messages, then one `result` or `error`.")
     .takes::<bridge::CallRequest>()
@@ -213,7 +211,7 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT /api/v1/mcp/servers/{id}/recording",
         MANAGE,
         "Record the bodies of a server's calls for a while",
-        || put(servers::recording::begin),
+        handled_by!(servers::recording::begin),
     )
     .about("Arguments and results of calls are recorded, without secrets, even if the settings record only digests.")
     .takes::<api::RecordingRequest>()
@@ -223,7 +221,7 @@ pub(super) const SERVERS: &[Route] = &[
         "DELETE /api/v1/mcp/servers/{id}/recording",
         MANAGE,
         "End a recording before its time",
-        || delete(servers::recording::end),
+        handled_by!(servers::recording::end),
     )
     .about("The settings determine again what is recorded of the server's calls."),
     Route::new(
@@ -231,7 +229,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/update",
         Need::Server(Role::Admin),
         "Update a server's package",
-        || post(update::update),
+        handled_by!(update::update),
     )
     .about("With `check`, only shows the newest version and its changes. Otherwise, updates the server to a version that was shown.")
     .takes::<api::UpdateRequest>()
@@ -241,7 +239,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/logins",
         Need::Within(Role::Read),
         "List the sign-ins to servers",
-        || get(logins::list),
+        handled_by!(logins::list),
     )
     .about("Includes the caller's sign-ins and the shared ones.")
     .answers::<api::Logins>(),
@@ -250,7 +248,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Read),
         "Show the sign-in to a server",
-        || get(logins::show),
+        handled_by!(logins::show),
     )
     .about("Returns the caller's sign-in, or the shared one.")
     .answers::<api::Login>(),
@@ -259,7 +257,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Call),
         "Start a sign-in to a server",
-        || post(logins::begin),
+        handled_by!(logins::begin),
     )
     .about("A shared sign-in needs the role `manage`, or an administrator's key if the server is in the configuration file.")
     .takes::<api::LoginRequest>()
@@ -269,7 +267,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/login/finish",
         Need::Within(Role::Call),
         "Finish a sign-in with its redirect",
-        || post(logins::finish),
+        handled_by!(logins::finish),
     )
     .takes::<api::LoginRedirect>(),
     Route::new(
@@ -277,7 +275,7 @@ pub(super) const SERVERS: &[Route] = &[
         "DELETE /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Call),
         "Sign out of a server",
-        || delete(logins::end),
+        handled_by!(logins::end),
     )
     .about("The tokens are revoked at the issuer if it supports that."),
     Route::new(
@@ -285,7 +283,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/logs",
         MANAGE,
         "Show a server's logs",
-        || get(logs::read),
+        handled_by!(logs::read),
     )
     .about("Returns the lines that the server wrote to standard error.")
     .asks(OF_LOGS)
@@ -295,7 +293,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/events",
         READ,
         "List a server's events",
-        || get(servers::events),
+        handled_by!(servers::events),
     )
     .about("Newest first.")
     .asks(PAGED)
@@ -305,7 +303,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/tools",
         READ,
         "List the tools of a server",
-        || get(tools::list_of_server),
+        handled_by!(tools::list_of_server),
     )
     .answers::<api::Tools>(),
     Route::new(
@@ -313,7 +311,7 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT /api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
         "Change the settings of a tool",
-        || put(tools::set),
+        handled_by!(tools::set),
     )
     .about("With a project: enables, disables, renames or describes the tool in that project. Without one: enables or disables it in all projects.")
     .takes::<api::Setting>()
@@ -323,7 +321,7 @@ pub(super) const SERVERS: &[Route] = &[
         "DELETE /api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
         "Remove the settings of a tool",
-        || delete(tools::unset),
+        handled_by!(tools::unset),
     )
     .about("The tool is offered again as the server defines it.")
     ,
@@ -332,7 +330,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/mcp/servers/{id}/approve",
         Need::Within(Role::Manage),
         "Approve changed tool definitions",
-        || post(approvals::approve),
+        handled_by!(approvals::approve),
     )
     .takes::<api::Approvals>(),
     Route::new(
@@ -340,7 +338,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET /api/v1/mcp/servers/{id}/changes",
         Need::Within(Role::Read),
         "List changed tool definitions",
-        || get(approvals::changes),
+        handled_by!(approvals::changes),
     )
     .about("Returns replaced definitions, newest first.")
     .asks(PAGED)
@@ -350,8 +348,9 @@ pub(super) const SERVERS: &[Route] = &[
         "POST /api/v1/import",
         ADMIN,
         "Import servers into the configuration file",
-        || post(servers::import).layer(DefaultBodyLimit::max(MAX_IMPORT_BYTES)),
+        handled_by!(servers::import),
     )
+    .of_at_most(MAX_IMPORT_BYTES)
     .takes::<api::Import>()
     .answers::<api::Imported>(),
 ];
