@@ -225,6 +225,8 @@ async fn suite(arguments: &[&str], prefix: &str, scenarios: &[String], summary: 
         .args(arguments)
         .args(["--timeout", SCENARIO_TIMEOUT_MS, "--output-dir"])
         .arg(results.path())
+        // Node.js compiles the suite's megabyte of source once, not at each of a hundred starts.
+        .env("NODE_COMPILE_CACHE", modules.join(".cache/compiled"))
         .env("NO_COLOR", "1");
     let (mut process, stdin, mut stdout) = Process::spawn_piped(command);
     drop(stdin);
