@@ -30,7 +30,8 @@ use runtime::{
     sandbox::{self, Bounds, Bubblewrap},
     sentinel::SentinelCommand,
 };
-use store::{Location, Store};
+use store::{Location, OpenError, Store};
+use tokio::time::Instant;
 
 use crate::{
     logins::Logins,
@@ -51,6 +52,8 @@ const INSTALLATION_FILE: &str = "installation";
 const DATABASE_FILE: &str = "toolwharf.db";
 /// Interval between removals of old records.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// How long a gateway waits for Postgres when it starts. Both may start at the same time, or Postgres may be failing over.
+const DATABASE_WAIT: Duration = Duration::from_secs(30);
 /// Contains the URL of a database to use instead of the file in the data directory.
 pub const DATABASE_URL: &str = "TOOLWHARF_DATABASE_URL";
 
@@ -155,6 +158,32 @@ pub fn location(settings: &Settings, data_dir: &Path) -> Location {
 
 pub async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
     Ok(Store::open(&location(settings, data_dir)).await?)
+}
+
+/// Like [`open_store`], and waits for a Postgres that cannot be reached for up to [`DATABASE_WAIT`].
+pub async fn wait_for_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
+    let location = location(settings, data_dir);
+    let until = Instant::now() + DATABASE_WAIT;
+    let mut is_logged = false;
+    loop {
+        let error = match Store::open(&location).await {
+            Err(
+                error @ OpenError::Database {
+                    source: store::Error::Unavailable { .. },
+                    ..
+                },
+            ) => anyhow::Error::from(error),
+            outcome => return Ok(outcome?),
+        };
+        if matches!(location, Location::Sqlite(_)) || Instant::now() >= until {
+            return Err(error);
+        }
+        if !is_logged {
+            tracing::warn!("{error:#}; trying again for {} s", DATABASE_WAIT.as_secs());
+            is_logged = true;
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
 }
 
 /// Closes call records and agent runs that an earlier gateway left open. The caller must hold the lock of the data

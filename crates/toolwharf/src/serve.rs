@@ -164,7 +164,7 @@ impl Base {
         logs::init(&settings);
         let data_dir = startup::open_data_dir(&settings)?;
         let lock = Lock::take(&data_dir).await?;
-        let store = startup::open_store(&settings, &data_dir).await?;
+        let store = startup::wait_for_store(&settings, &data_dir).await?;
         config_secrets::load(&sources, &store, &data_dir).await?;
         let mut config = startup::load(&sources)?;
         overrides.overrule(&mut config.settings);

@@ -160,7 +160,8 @@ impl Setup {
         (self.launch(), self.dir)
     }
 
-    fn launch(&self) -> Process {
+    /// Starts `toolwharf serve`.
+    pub(crate) fn launch(&self) -> Process {
         let mut command = self.command("serve");
         command
             .args(["--listen", &self.listen, "--data-dir"])

@@ -1,4 +1,4 @@
-//! A slow database, and a full one.
+//! A slow database, a full one, and one that is not there yet.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use crate::{
     api::Api,
+    common::Setup,
     load::{Fleet, Load},
-    support::Way,
+    support::{Proxy, Way},
 };
 
 /// Delay per direction. Each query is delayed by twice this time.
@@ -81,4 +82,19 @@ async fn d04_a_full_database_refuses_calls_until_there_is_room() {
     fleet.has(0, 3).await;
     eprintln!("everything works after {:?}", roomy.elapsed());
     load.balanced(&fleet, |_| false).await;
+}
+
+/// Gateways and databases are often started at the same time.
+#[tokio::test]
+async fn d04_a_gateway_that_starts_waits_for_its_database() {
+    let database = Database::create().await;
+    let way = Proxy::to(database.url()).await;
+    way.be(Way::Cut);
+    let setup = Setup::new().of_replica(way.url(), None);
+    let mut process = setup.launch();
+    let waits = process.announced(|line| line.contains("trying again for 30 s").then_some(()));
+    waits.await;
+    assert!(process.is_running(), "{}", process.stderr());
+    way.be(Way::Open);
+    process.url().await;
 }
