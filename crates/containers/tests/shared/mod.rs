@@ -52,15 +52,24 @@ pub(crate) fn sh(script: &str) -> Server {
     running(&["/bin/sh", "-c", script])
 }
 
-/// Runs Docker's own client with the daemon at `host`.
+/// Runs Docker's own client with the daemon at `host`, which must succeed.
 pub(crate) fn cli(host: &str, args: &[&str]) -> String {
+    try_cli(host, args).unwrap_or_else(|why| panic!("docker {args:?}: {why}"))
+}
+
+/// Runs Docker's own client with the daemon at `host`.
+///
+/// # Errors
+/// If it failed, what it wrote to stderr.
+pub(crate) fn try_cli(host: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new("/usr/bin/docker")
         .args(["--host", host])
         .args(args)
         .output()
         .expect("docker's own client: cargo xtask setup installs it");
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docker {args:?}: {why}");
-    text
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stderr)),
+    }
 }

@@ -101,11 +101,14 @@ impl Bench {
 
     /// Lists the objects of this installation at a node's daemon, such as its services (`service ls`).
     pub(crate) fn list(&self, number: usize, command: &[&str]) -> String {
+        let listed = self.try_list(number, command);
+        listed.unwrap_or_else(|why| panic!("node {number}: {why}"))
+    }
+
+    fn try_list(&self, number: usize, command: &[&str]) -> Result<String, String> {
         let label = format!("label=toolwharf.install={}", self.options.install);
-        docker(
-            number,
-            &[command, &["--quiet", "--filter", &label]].concat(),
-        )
+        let filter = ["--quiet", "--filter", &label];
+        shared::try_cli(&socket(number), &[command, &filter].concat())
     }
 
     /// Lists everything of this installation in the swarm.
@@ -126,7 +129,12 @@ impl Bench {
             if !node(number).join("pid").exists() {
                 continue;
             }
-            let listed = self.list(number, &["ps", "--all", "--no-trunc"]);
+            let listed = match self.try_list(number, &["ps", "--all", "--no-trunc"]) {
+                Ok(listed) => listed,
+                // Another test may be killing the node at this moment.
+                Err(_) if !self.options.daemons.contains(&socket(number)) => continue,
+                Err(why) => panic!("node {number}: {why}"),
+            };
             all.extend(listed.lines().map(|id| (number, id.to_owned())));
         }
         all
