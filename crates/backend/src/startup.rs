@@ -52,7 +52,8 @@ const INSTALLATION_FILE: &str = "installation";
 const DATABASE_FILE: &str = "toolwharf.db";
 /// Interval between removals of old records.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// How long a gateway waits for Postgres when it starts. Both may start at the same time, or Postgres may be failing over.
+/// Time limit for reaching Postgres at the start of a gateway. Both may start at the same time, or Postgres may be failing
+/// over.
 const DATABASE_WAIT: Duration = Duration::from_secs(30);
 /// Contains the URL of a database to use instead of the file in the data directory.
 pub const DATABASE_URL: &str = "TOOLWHARF_DATABASE_URL";

@@ -135,7 +135,7 @@ const FULL: Size = Size {
 const QUICK: Size = Size {
     name: "quick",
     rounds: 6,
-    // In a debug build a call takes twenty times as long, so fewer calls are as precise.
+    // A call takes much more processor time in a debug build, so a third of the calls is enough.
     calls: if cfg!(debug_assertions) { 1_600 } else { 4_800 },
     single_calls: 500,
     list_calls: 960,

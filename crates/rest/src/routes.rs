@@ -163,7 +163,7 @@ const OF_CLIENTS: &str = "Lists the clients of the user that runs the gateway. A
 /// The route's handler, with a limit for the request body.
 ///
 /// # Panics
-/// If the method is not one of HTTP, which the test of all routes would show.
+/// If a route names a method that HTTP does not have. Every route is built at the start of the gateway and in tests.
 pub(super) fn handler(route: &Route) -> MethodRouter<AppState> {
     let serve = route.serve;
     let method = Method::from_str(route.method()).expect("a method of HTTP");

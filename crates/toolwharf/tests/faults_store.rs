@@ -188,13 +188,13 @@ async fn kill_9(kept: Kept, rounds: u64) {
 
 #[tokio::test]
 async fn kill_9_loses_nothing_that_was_acknowledged_on_sqlite() {
-    let rounds = if soak() { 2_000 } else { 100 };
+    let rounds = if soak() { 2_000 } else { 200 };
     kill_9(Kept::sqlite().await, rounds).await;
 }
 
 #[tokio::test]
 async fn kill_9_loses_nothing_that_was_acknowledged_on_postgres() {
-    let rounds = if soak() { 2_000 } else { 30 };
+    let rounds = if soak() { 2_000 } else { 50 };
     kill_9(Kept::postgres().await, rounds).await;
 }
 
