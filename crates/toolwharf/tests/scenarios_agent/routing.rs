@@ -22,7 +22,10 @@ async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
         .server("recipes", recipes(&file))
         .server("fetch", python("mcp-server-fetch", &[]));
     let gateway = with_agent(setup, &llm, "", NATIVE).await;
-    // The first chat itself waits for the servers.
+    // The first chat would wait, but only for so long.
+    for server in ["recipes", "fetch"] {
+        gateway.up(server).await;
+    }
     replied(say(&gateway, "Hi").await, "Hello.");
     let requests = llm.requests().await;
     let all = [

@@ -13,7 +13,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::Instant};
 use crate::{
     api::Api,
     common::{Gateway, LEGACY, checks, echoes, real::python, rpc, scripted, with},
-    support::{Db, both, legacy, modern, with_server},
+    support::{Db, both, legacy, modern, up, with_server},
 };
 
 on_both!(
@@ -307,6 +307,7 @@ async fn p09_a_real_servers_call_is_recorded(db: &Db) {
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     let gateway = gateway_of(db, "", time).await;
     let api = Api::admin(&gateway);
+    up(&api, "a", "one").await;
     // Callers are identified by their keys.
     let (key, token) = api.key("a", "call").await;
     let bearer = format!("Bearer {token}");

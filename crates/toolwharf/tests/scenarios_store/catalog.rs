@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     api::Api,
     common::{Gateway, checks, is_away, real::python, tools},
-    support::{Db, Governed, both, kept, legacy, restart, with_server, works},
+    support::{Db, Governed, both, kept, legacy, restart, up, with_server, works},
 };
 
 on_both!(
@@ -127,6 +127,7 @@ async fn lists_do_not_wait_for_a_real_server(db: &Db) {
     let api = Api::admin(&gateway);
     api.project("a").await;
     api.server("a", "time", time).await;
+    up(&api, "a", "time").await;
     let expected = tools(&mut legacy(&gateway, "a").await).await;
     assert_eq!(expected.len(), 2);
     kept(db, &gateway, "time").await;

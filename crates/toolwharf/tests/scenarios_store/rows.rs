@@ -11,7 +11,7 @@ use crate::{
         real::{everything_at, python, said},
         scripted, tools,
     },
-    support::{Db, both, legacy, pid},
+    support::{Db, both, legacy, pid, up},
 };
 
 on_both!(
@@ -106,6 +106,9 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     };
     let (first, ids) = rows().await;
     assert_eq!(first, ["a clock 1 everything sse", "a clock 1 time stdio"]);
+    for server in ["time", "everything"] {
+        up(&api, "a", server).await;
+    }
     let mut peer = legacy(&gateway, "a").await;
     let convert = json!({
         "source_timezone": "Europe/Paris", "time": "12:00", "target_timezone": "Asia/Tokyo",
@@ -171,6 +174,7 @@ async fn p03_stdio_is_a_child_of_command_args_and_env(db: &Db) {
     api.server("a", "child", entry).await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     api.server("a", "time", time).await;
+    up(&api, "a", "time").await;
     for mut peer in both(&gateway, "a").await {
         let listed = tools(&mut peer).await;
         assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");

@@ -8,7 +8,7 @@ use testkit::{DEADLINE, Peer, peer, wait_for};
 use crate::{
     api::Api,
     common::{Gateway, LEGACY, checks, names, real::python, rpc, says, scripted, tools},
-    support::{Db, both, legacy, pid, works},
+    support::{Db, both, legacy, pid, up, works},
 };
 
 on_both!(
@@ -27,6 +27,7 @@ async fn p08_names_are_kept_as_given(db: &Db) {
     api.project("a").await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
     api.server("a", "time", time).await;
+    up(&api, "a", "time").await;
     let options = ["--no-builtin", "--tools", "2", "--prompts", "1"];
     api.server("a", "one", scripted("one", &options)).await;
     for mut peer in both(&gateway, "a").await {

@@ -176,6 +176,17 @@ pub(crate) async fn with_server(api: &Api<'_>, id: &str, one: Value) {
     api.server(id, "one", one).await;
 }
 
+/// Starts a server of a project, and waits until it runs. A first list or call waits for ten seconds only, and real
+/// servers may need longer beside other tests.
+pub(crate) async fn up(api: &Api<'_>, project: &str, server: &str) {
+    let path = |what| format!("/mcp/servers/{server}{what}?project={project}");
+    api.ok("POST", &path("/start"), json!({})).await;
+    wait_for(&format!("server {server}"), DEADLINE, async || {
+        api.get(&path("")).await["status"] == "running"
+    })
+    .await;
+}
+
 pub(crate) async fn restart(api: &Api<'_>, server: &str, project: &str) {
     let path = format!("/mcp/servers/{server}/restart?project={project}");
     api.ok("POST", &path, json!({})).await;
