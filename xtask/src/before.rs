@@ -23,6 +23,9 @@ pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_BEFORE";
 /// learn of a replica's departure before its answer arrives, so an upgrade from them can cut calls.
 const COMMIT: &str = "1360140b0b26a9b30916c2508b5c3133e4f1d52c";
 
+/// Cargo's settings of this version. Dependencies are built once only if their profile is the same.
+const CONFIG: &str = ".cargo/config.toml";
+
 /// Builds the binary unless it exists, and returns its path.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let target = workspace.target()?;
@@ -42,6 +45,8 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     workspace
         .cargo(&["build", "--workspace", FEATURES, "--locked"])
         .args(["--bin=toolwharf", SMALL_TEST])
+        .arg("--config")
+        .arg(workspace.root().join(CONFIG))
         .dir(&sources)
         .env(COMPILER, "")
         .env("CARGO_TARGET_DIR", place.join("target"))
