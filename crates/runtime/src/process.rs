@@ -20,8 +20,8 @@
 //! - Dropping the last [`Handle`] kills the instance.
 //! - One thread forks all children and outlives them: the kernel ties "kill it when its parent dies" to the *thread*
 //!   that forked it.
-//! - The memory for a child's output is bounded. A child that writes to stderr faster than it is read loses the oldest
-//!   lines, but is not slowed down.
+//! - The memory for a child's output is bounded, and so is the processor time for reading it. Followers that are too slow
+//!   lose the oldest lines of stderr. Only a child that writes more than 64 MiB per second to it is slowed down.
 //!
 //! # Deliberately absent
 //!
@@ -43,7 +43,8 @@ use tokio::net::unix::pipe;
 pub(crate) use self::cage::{Cage, Caged, Door};
 pub use self::error::Error;
 pub use self::files::raise_file_limit;
-pub(crate) use self::fork::{inherited, seal_inherited};
+pub use self::fork::inherited;
+pub(crate) use self::fork::seal_inherited;
 pub use self::spawner::Guest;
 pub use self::spawner::{Guests, Spawner};
 pub use crate::handle::{Exit, Handle};

@@ -2,19 +2,20 @@
 //!
 //! # Invariants
 //!
-//! - A pipe is always read to its end, and nothing can block the reading.
+//! - A pipe is always read to its end, and no reader of the log can block the reading.
+//! - A flood costs little processor time: an instance that writes more than [`MAX_BYTES_PER_SECOND`] waits.
 //! - Bounded: `TAIL_BYTES` bytes and `TAIL_LINES` lines for the tail, `MAX_LAGGING_LINES` lines for followers, `MAX_LINE_BYTES` bytes per line.
 //!   The time of a line takes 8 bytes more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 const TAIL_BYTES: usize = 64 << 10;
 /// The tail is also limited in lines, because short lines need more memory than their bytes.
@@ -22,6 +23,13 @@ const TAIL_LINES: usize = 2048;
 const MAX_LINE_BYTES: usize = 8 << 10;
 const MAX_LAGGING_LINES: usize = 256;
 const CHUNK_BYTES: usize = 16 << 10;
+/// How fast stderr is read. Neither a verbose server nor a crash dump comes near this. Reading a flood as fast as it comes
+/// would take a whole processor, whatever the limits of the instance are.
+const MAX_BYTES_PER_SECOND: u64 = 64 << 20;
+/// Each line counts for this many bytes more.
+const LINE_COST: u64 = 64;
+/// Output that would take this long at [`MAX_BYTES_PER_SECOND`] is read at once.
+const BURST: Duration = Duration::from_millis(20);
 /// What runtimes write when they exit because they cannot have more memory: Node.js, Go, Java, .NET.
 const OUT_OF_MEMORY: [&str; 5] = [
     "JavaScript heap out of memory",
@@ -145,9 +153,15 @@ impl Log {
     pub async fn fill(&self, mut pipe: impl AsyncRead + Unpin) {
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut splitter = Splitter::default();
+        let mut lines = Vec::new();
+        let mut pace = Pace(Instant::now());
         while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
-            self.0.lock().last_output = Some(Instant::now());
-            splitter.push(&chunk[..count], |line| self.push(line));
+            splitter.push(&chunk[..count], |line| lines.push(line));
+            let cost = count as u64 + lines.len() as u64 * LINE_COST;
+            self.extend(lines.drain(..));
+            if let Some(until) = pace.spend(cost, Instant::now()) {
+                sleep_until(until).await;
+            }
         }
         splitter.finish(|line| self.push(line));
     }
@@ -160,35 +174,56 @@ impl Log {
     }
 
     pub fn push(&self, line: Arc<str>) {
+        self.extend([line]);
+    }
+
+    /// Adds lines that arrived together, or none if only part of a line arrived.
+    fn extend(&self, lines: impl IntoIterator<Item = Arc<str>>) {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let line = Line {
-            at_ms: since_1970.map_or(0, |time| {
-                u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-            }),
-            text: line,
-        };
+        let at_ms = since_1970.map_or(0, |time| {
+            u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+        });
         let mut state = self.0.lock();
         state.last_output = Some(Instant::now());
-        state.bytes += line.text.len() + 1;
-        state.tail.push_back(line.clone());
-        while state.bytes > TAIL_BYTES || state.tail.len() > TAIL_LINES {
-            let Some(oldest) = state.tail.pop_front() else {
-                break;
-            };
-            state.bytes -= oldest.text.len() + 1;
+        for text in lines {
+            state.add(Line { at_ms, text });
         }
-        if let Some(followers) = &state.followers
-            && followers.send(line).is_err()
-        {
-            // No follower is left.
-            state.followers = None;
-        }
+    }
+}
+
+/// Limits the speed of reading. The time is when everything that was read would have arrived at
+/// [`MAX_BYTES_PER_SECOND`].
+struct Pace(Instant);
+
+impl Pace {
+    /// Counts what was read. Returns the time at which to read more, if that is later than `now`.
+    fn spend(&mut self, cost: u64, now: Instant) -> Option<Instant> {
+        let takes = Duration::from_nanos(cost * 1_000_000_000 / MAX_BYTES_PER_SECOND);
+        self.0 = self.0.max(now) + takes;
+        (self.0 > now + BURST).then_some(self.0)
     }
 }
 
 impl State {
     fn tail(&self) -> Tail {
         Tail(self.tail.iter().cloned().collect())
+    }
+
+    fn add(&mut self, line: Line) {
+        self.bytes += line.text.len() + 1;
+        self.tail.push_back(line.clone());
+        while self.bytes > TAIL_BYTES || self.tail.len() > TAIL_LINES {
+            let Some(oldest) = self.tail.pop_front() else {
+                break;
+            };
+            self.bytes -= oldest.text.len() + 1;
+        }
+        if let Some(followers) = &self.followers
+            && followers.send(line).is_err()
+        {
+            // No follower is left.
+            self.followers = None;
+        }
     }
 }
 
@@ -225,7 +260,7 @@ pub struct Splitter {
 
 impl Splitter {
     pub fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Arc<str>)) {
-        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
             self.extend(&bytes[..end]);
             emit(self.take());
             bytes = &bytes[end + 1..];
@@ -314,6 +349,23 @@ mod tests {
         assert_eq!(log.last_output(), None);
         log.fill(&b"10 %\r"[..]).await;
         assert_eq!(log.last_output(), Some(Instant::now()));
+    }
+
+    /// The time in which a flood of this many bytes is read.
+    async fn time_of(flood: u8, bytes: usize) -> Duration {
+        let (log, began) = (Log::new(), Instant::now());
+        let pipe = tokio::io::repeat(flood);
+        log.fill(pipe.take(bytes as u64)).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_waits_and_nothing_else_does() {
+        assert_eq!(time_of(b'x', 1 << 20).await, Duration::ZERO);
+        for (flood, bytes) in [(b'x', 128 << 20), (b'\n', (128 << 20) / 65)] {
+            let took = time_of(flood, bytes).await.as_secs_f64();
+            assert!((1.8..2.1).contains(&took), "{flood} took {took} s");
+        }
     }
 
     #[tokio::test]
