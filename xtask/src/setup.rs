@@ -63,6 +63,7 @@ bridge, a network plugin | pods of a Kubernetes node are connected by it \
     | plugin: bridge | containernetworking-plugins
 nginx | replicas are tested behind it | debian: nginx | nginx-light
 socat | daemons are reached with certificates in tests | path: socat | socat
+systemd-analyze | the unit files in deploy/systemd are checked with it | path: systemd-analyze | systemd
 # The browser cannot draw text without a font.
 chromium | pages are tested in it | path: chromium | chromium fonts-dejavu-core
 ";
@@ -332,7 +333,7 @@ mod tests {
         tools.retain(|tool| tool.name != "git");
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat chromium fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd chromium fonts-dejavu-core"),
             "{text}"
         );
         assert!(

@@ -2,7 +2,7 @@
 //! membership of replicas.
 //!
 //! - [`startup`]: builds the engine from the settings. [`lock`]: the lock of the data directory. [`reload`]: reloads
-//!   configuration files.
+//!   configuration files. [`service_manager`]: messages to systemd, and its socket.
 //! - [`projects`], [`entries`], [`server_files`]: server entries of projects and of `mcp.json`. [`clients`]: entries in the
 //!   files of MCP clients.
 //! - [`hosting`]: registered servers on the runtimes. [`replica`]: membership and leases. [`master`]: the master key.
@@ -24,4 +24,5 @@ pub mod projects;
 pub mod reload;
 pub mod replica;
 pub mod server_files;
+pub mod service_manager;
 pub mod startup;

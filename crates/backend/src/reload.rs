@@ -21,6 +21,7 @@ use crate::{
     loop_detection::LoopDetection,
     projects::Projects,
     server_files,
+    service_manager::ServiceManager,
     startup::{self, CliOverrides},
 };
 
@@ -36,6 +37,7 @@ pub struct Live {
     projects: Arc<Projects>,
     overrides: CliOverrides,
     myself: LoopDetection,
+    service_manager: ServiceManager,
     /// The stamps at the last reload. The lock holder may reload.
     seen: Mutex<Vec<Stamp>>,
 }
@@ -47,6 +49,7 @@ impl Live {
         projects: Arc<Projects>,
         overrides: CliOverrides,
         myself: LoopDetection,
+        service_manager: ServiceManager,
     ) -> Arc<Self> {
         Arc::new(Self {
             seen: Mutex::new(stamps(&sources)),
@@ -55,6 +58,7 @@ impl Live {
             projects,
             overrides,
             myself,
+            service_manager,
         })
     }
 
@@ -172,6 +176,13 @@ impl Live {
     }
 
     async fn take_in(self: &Arc<Self>, seen: &mut Vec<Stamp>) -> Result<(), ConfigError> {
+        let reload = self.service_manager.reload().await;
+        let taken_in = self.put_in_force(seen).await;
+        reload.done(taken_in.is_ok()).await;
+        taken_in
+    }
+
+    async fn put_in_force(self: &Arc<Self>, seen: &mut Vec<Stamp>) -> Result<(), ConfigError> {
         // The stamps are taken before the files are read, so that a later change triggers another reload.
         *seen = stamps(&self.sources);
         let this = self.clone();

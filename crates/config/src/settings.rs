@@ -5,6 +5,7 @@
 
 mod agent;
 mod auth;
+mod edit;
 mod logins;
 mod sample;
 mod told;
@@ -30,6 +31,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
+pub use self::edit::with_default_sandbox;
 use self::{
     values::{
         base_url, integer, is_address, is_host, is_private_address, is_web_url, origin, own_words,

@@ -165,6 +165,11 @@ impl HostEnv {
         })
     }
 
+    /// The variables that are not passed on because their value contains user information.
+    pub fn withheld(&self) -> impl Iterator<Item = &str> {
+        self.withheld.iter().map(String::as_str)
+    }
+
     /// Warnings for the operator about these variables. They contain no values.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.withheld.iter().map(|name| {

@@ -38,6 +38,7 @@ use backend::{
     projects::Projects,
     reload::{Live, warn_of},
     replica::{self, Replica},
+    service_manager::{self, ServiceManager},
     startup::{self, CliOverrides},
 };
 use gateway::{
@@ -78,7 +79,10 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (token, is_new) = auth::bootstrap(&base.store, &base.data_dir).await?;
     let listen = args.listen.as_ref();
     let listen = listen.unwrap_or(&base.config.settings.listen);
-    let (listener, endpoint) = Endpoint::bind(listen).await?;
+    let (listener, endpoint) = match service_manager::passed_listener()? {
+        Some(passed) => Endpoint::passed(passed)?,
+        None => Endpoint::bind(listen).await?,
+    };
     let (settings, address) = (&base.config.settings, endpoint.address);
     let audiences = bases(settings, address);
     let apps = Apps::open(settings, address, &audiences).await?;
@@ -119,10 +123,12 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     parts.agents.close();
     parts.gateway.close(by);
     let stopping = Box::pin(async {
+        parts.service_manager.stopping().await;
         // Servers that are still stopping keep their lease until they have exited.
         tokio::select! {
             () = parts.stop(serving, serving_inside.is_some(), drain, by) => {}
             () = run(parts.replica.as_deref(), Replica::follow) => {}
+            () = parts.service_manager.watchdog() => {}
         }
         parts.identities.keys.touch(&base.store).await;
         if let Some(replica) = &parts.replica {
@@ -216,13 +222,27 @@ impl Endpoint {
                 runtime::used_by(listen)
             )
         })?;
-        let address = listener.local_addr()?;
-        let endpoint = Self {
-            address,
-            is_fixed: !listen.ends_with(":0"),
-            url: format!("http://{}", dialable(address)),
-        };
+        let endpoint = Self::of(&listener, !listen.ends_with(":0"))?;
         Ok((listener, endpoint))
+    }
+
+    /// The socket of the service manager replaces the configured address.
+    fn passed(listener: TcpListener) -> anyhow::Result<(TcpListener, Self)> {
+        let endpoint = Self::of(&listener, true)?;
+        tracing::info!(
+            "listening on {}, the socket of the service manager; `listen` is not used",
+            endpoint.address
+        );
+        Ok((listener, endpoint))
+    }
+
+    fn of(listener: &TcpListener, is_fixed: bool) -> anyhow::Result<Self> {
+        let address = listener.local_addr()?;
+        Ok(Self {
+            address,
+            is_fixed,
+            url: format!("http://{}", dialable(address)),
+        })
     }
 
     /// Returns whether only clients on this machine use the gateway.
@@ -244,6 +264,7 @@ struct Parts {
     live: Arc<Live>,
     replica: Option<Arc<Replica>>,
     peers: Option<Arc<Peers>>,
+    service_manager: ServiceManager,
     /// Set when the servers are declared. Requests wait for it: otherwise they would fail because a server is unknown.
     declared: CancellationToken,
     /// Set when the servers have started.
@@ -284,6 +305,8 @@ impl Parts {
         let declared = startup::declared_projects(&base.config);
         projects.declared(&declared).await;
         let peers = join_peers(base, &gateway, &projects).await?;
+        let service_manager =
+            ServiceManager::of_this_process(&format!("serving {}/mcp", endpoint.url));
         let front = HttpGateway::new(
             gateway.clone(),
             projects.clone(),
@@ -301,6 +324,7 @@ impl Parts {
                 projects.clone(),
                 overrides,
                 myself,
+                service_manager.clone(),
             ),
             store,
             gateway,
@@ -311,6 +335,7 @@ impl Parts {
             front,
             replica,
             peers,
+            service_manager,
             declared: CancellationToken::new(),
             ready: ops::Ready::default(),
             over: CancellationToken::new(),
@@ -327,11 +352,17 @@ impl Parts {
         is_new: bool,
     ) -> anyhow::Result<()> {
         let (settings, url) = (&base.config.settings, &endpoint.url);
+        // A service manager keeps what is printed, and other users may read its log.
+        let is_logged = self.service_manager.is_there();
         if is_new {
-            eprintln!(
-                "administrator's token (kept in {}): {token}",
-                base.data_dir.join("admin-token").display()
-            );
+            let file = base.data_dir.join(auth::admin_token::TOKEN_FILE);
+            match is_logged {
+                true => eprintln!("administrator's token: kept in {}", file.display()),
+                false => eprintln!(
+                    "administrator's token (kept in {}): {token}",
+                    file.display()
+                ),
+            }
         }
         let public_url = settings.public_url.as_deref();
         self.logins
@@ -343,7 +374,9 @@ impl Parts {
             );
         }
         eprintln!("toolwharf is at {url}/mcp");
-        if let Some(who) = self.identities.keys.identify(token)
+        if is_logged {
+            eprintln!("`toolwharf open` signs a browser in");
+        } else if let Some(who) = self.identities.keys.identify(token)
             && let Some(link) = self.front.guard().link(&who).await?
         {
             eprintln!("sign in with a browser (once, within 10 minutes): {link}");
@@ -429,9 +462,12 @@ impl Parts {
                 anyhow::Ok(())
             } => started?,
             () = run(replica, Replica::follow) => {}
+            () = self.service_manager.extend_start() => {}
         }
+        // From here on, connections are accepted and answered.
         self.declared.cancel();
         self.ready.set();
+        self.service_manager.ready().await;
         let changes = Changes::new(
             (&self.store, &self.gateway),
             (&self.identities, &self.logins),
@@ -454,6 +490,7 @@ impl Parts {
             () = run(replica, Replica::follow) => {}
             () = run(self.peers.as_deref(), Peers::follow) => {}
             () = changes.follow(replica) => {}
+            () = self.service_manager.watchdog() => {}
         }
         Ok(())
     }

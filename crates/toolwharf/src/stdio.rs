@@ -34,6 +34,7 @@ use backend::{
     config_secrets,
     loop_detection::LoopDetection,
     reload::{Live, warn_of},
+    service_manager::ServiceManager,
     startup::{self, CliOverrides},
 };
 
@@ -163,7 +164,14 @@ async fn own(
         };
         bail!("{}; {list}", scope.missing());
     }
-    let live = Live::new(sources, gateway.clone(), projects, args.overrides, myself);
+    let live = Live::new(
+        sources,
+        gateway.clone(),
+        projects,
+        args.overrides,
+        myself,
+        ServiceManager::default(),
+    );
     tokio::select! {
         () = gateway::stdio::run(&gateway, caller, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
         () = live.watch(), if refusal.is_none() => {}

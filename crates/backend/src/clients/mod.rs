@@ -257,7 +257,7 @@ fn machine() -> Machine<'static> {
 }
 
 /// The command of this program: its name on the search path, which survives an update, or else its path.
-fn program() -> String {
+pub fn program() -> String {
     let own = env::current_exe().unwrap_or_default();
     let real = fs::canonicalize(&own).unwrap_or(own);
     let path = env::var_os("PATH").unwrap_or_default();
@@ -268,7 +268,7 @@ fn program() -> String {
 }
 
 /// The options that select these files and this data directory for a process in which only `HOME` is set.
-fn options(sources: &Sources, dir: &Path) -> Vec<String> {
+pub fn options(sources: &Sources, dir: &Path) -> Vec<String> {
     let home = |name: &str| startup::env(name).filter(|_| name == "HOME");
     let usual = Sources::locate(&[], &home).unwrap_or_default();
     let is_usual = usual.files().eq(sources.files());

@@ -120,9 +120,7 @@ fn owned(path: &Path, place: &Place) -> Result<(), EditError> {
         "the file or its folder belongs to the user with id {owner}, but this process runs as the user with id {me}"
     );
     let problem = Problem::of_file(path, what);
-    Err(unreadable(
-        problem.help("run `toolwharf connect` as that user"),
-    ))
+    Err(unreadable(problem.help("run the command as that user")))
 }
 
 fn unreadable(problem: Problem) -> EditError {

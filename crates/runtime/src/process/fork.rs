@@ -86,7 +86,7 @@ pub(crate) fn seal_inherited() {
     }
 }
 
-/// Takes a descriptor that the parent left open for this process, by its number.
+/// Duplicates a descriptor that the parent left open for this process, by its number. The original stays open.
 ///
 /// # Errors
 ///
@@ -95,12 +95,12 @@ pub(crate) fn seal_inherited() {
     unsafe_code,
     reason = "a descriptor without an owner can only be borrowed by its number"
 )]
-pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(Errno::BADF.into());
     }
-    // SAFETY: the descriptor is borrowed for one call, which duplicates it or fails. The caller has no other thread yet
-    // that could close it in the meantime.
+    // SAFETY: the descriptor is borrowed for one call, which duplicates it or fails. No part of this program owns it, so
+    // no other thread closes it in the meantime.
     unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 

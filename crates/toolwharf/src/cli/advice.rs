@@ -10,7 +10,16 @@ use super::reach::Reach;
 /// Begins a command in a message.
 const COMMAND: &str = "`toolwharf ";
 /// Commands that do not talk to a gateway that runs elsewhere.
-const LOCAL: &[&str] = &["serve", "stdio", "doctor", "completions", "kubernetes", "-"];
+const LOCAL: &[&str] = &[
+    "serve",
+    "stdio",
+    "init",
+    "service",
+    "doctor",
+    "completions",
+    "kubernetes",
+    "-",
+];
 
 /// The options that lead to the gateway that the user named.
 static OPTIONS: OnceLock<String> = OnceLock::new();

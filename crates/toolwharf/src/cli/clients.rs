@@ -15,7 +15,7 @@ use super::{
     http::{Api, of_project, path},
     names, pages, print,
     prompt::agreed,
-    reach::{Place, own},
+    reach::{Place, in_use, own},
     servers::warn,
     tool_lookup,
 };
@@ -190,14 +190,7 @@ impl Bench {
             .context("no data directory: set HOME, or name one with --data-dir")?;
         let dir = std::path::absolute(dir)?;
         let there = lock::gateway_record(&dir);
-        // A running gateway's own files are used, regardless of the files that this command was given.
-        let sources = match &there {
-            Some(there) => Sources {
-                optional: true,
-                ..Sources::locate(&there.config, &startup::env)?
-            },
-            None => located,
-        };
+        let sources = in_use(located, there.as_ref())?;
         let fixed = there.filter(|there| there.is_fixed).map(|there| there.url);
         let (keys, url) = match place {
             Place::Gateway(api) if context.reach.url.is_some() => {

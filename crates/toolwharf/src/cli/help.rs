@@ -18,8 +18,10 @@ struct Group {
 const GROUPS: &[Group] = &[
     Group {
         title: "Run Toolwharf",
-        commands: &["serve", "stdio", "open", "doctor", "replicas"],
-        example: "toolwharf serve",
+        commands: &[
+            "init", "serve", "service", "stdio", "open", "doctor", "replicas",
+        ],
+        example: "toolwharf init",
     },
     Group {
         title: "Add servers",
@@ -63,7 +65,14 @@ const GROUPS: &[Group] = &[
 
 /// An example of each command.
 const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "init",
+        "toolwharf init\n  toolwharf init --import cursor,vscode --sandbox no --start service",
+    ),
     ("serve", "toolwharf serve --listen 127.0.0.1:6280"),
+    ("service install", "toolwharf service install"),
+    ("service status", "toolwharf service status"),
+    ("service uninstall", "toolwharf service uninstall"),
     ("stdio", "toolwharf stdio --project shop"),
     ("open", "toolwharf open"),
     ("doctor", "toolwharf doctor"),
@@ -167,9 +176,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Returns the grammar of the command line, with its help texts.
-pub(super) fn command() -> Command {
+/// Returns the grammar of the command line, with its help texts. Without a command, it shows the help, except on a
+/// terminal.
+pub(super) fn command(is_terminal: bool) -> Command {
     let command = with_examples(Cli::command(), "");
+    let command = command
+        .subcommand_required(!is_terminal)
+        .arg_required_else_help(!is_terminal);
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{}\nOptions:\n{{options}}\n\n\
          `toolwharf COMMAND --help` explains a command.\n",
@@ -277,7 +290,7 @@ mod tests {
             let end = words.iter().position(|word| matches!(*word, ">" | "|"));
             words.truncate(end.unwrap_or(words.len()));
             let is_json = line.contains('{');
-            let parsed = command().try_get_matches_from(words);
+            let parsed = command(false).try_get_matches_from(words);
             assert!(
                 parsed.is_ok() || is_json,
                 "{line}: {}",
@@ -288,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_groups_with_examples() {
-        let mut command = command();
+        let mut command = command(true);
         let text = command.render_help().to_string();
         for group in GROUPS {
             assert!(

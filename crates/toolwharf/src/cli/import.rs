@@ -11,7 +11,7 @@ use config::{CLIENTS, Client, Machine, Os, nearest};
 use model::ServerName;
 
 use super::{
-    Context, No, Usage, files,
+    Context, No, Output, Usage, files,
     http::{of_server, path},
     print,
     reach::{Place, own},
@@ -36,13 +36,60 @@ pub(super) struct Args {
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let (from, text) = read(&args.from)?;
     let place = context.place().await?;
-    let report: Imported = match &place {
+    let report = added(&place, &from, &text).await?;
+    if is_empty(&report) {
+        bail!(
+            "there are no servers in {}; name a file that contains some, as in \
+             {{\"mcpServers\": {{\"time\": {{\"command\": \"uvx\", \"args\": [\"mcp-server-time\"]}}}}}}",
+            from.display()
+        );
+    }
+    context.print(&report, || table(&report))?;
+    summarize(&report);
+    complete(context, &place, &report).await?;
+    if report.refused.is_empty() {
+        Ok(())
+    } else {
+        Err(No.into())
+    }
+}
+
+/// Returns the file of a client, and its contents.
+pub(super) fn text_of(client: &Client) -> anyhow::Result<(PathBuf, String)> {
+    read(Path::new(client.name))
+}
+
+/// Adds the servers of a client, and prints the result. Does not ask for secrets. `text`: the contents of `file`.
+pub(super) async fn of_client(
+    context: &Context,
+    place: &Place,
+    file: &Path,
+    text: &str,
+) -> anyhow::Result<Imported> {
+    let report = added(place, file, text).await?;
+    if context.output == Output::Table {
+        print::data(&table(&report))?;
+    }
+    summarize(&report);
+    for name in report.off.iter().flat_map(|off| &off.unset) {
+        eprintln!(
+            "`{name}` is not set; set it with `{}`",
+            secrets::command(name, None)
+        );
+    }
+    say_disabled(report.off.len());
+    Ok(report)
+}
+
+/// Adds the servers in `text`, the contents of `from`.
+async fn added(place: &Place, from: &Path, text: &str) -> anyhow::Result<Imported> {
+    let report: Imported = match place {
         Place::Gateway(api) => {
             let body = serde_json::json!({"from": from, "text": text});
             api.post(&path(&["import"]), &body).await?
         }
         Place::Files(sources) => {
-            let report = server_files::import(sources, &own(sources), &from, &text)?;
+            let report = server_files::import(sources, &own(sources), from, text)?;
             let report = imported(report);
             match report.added.is_empty() {
                 true => eprintln!("no gateway is running"),
@@ -52,14 +99,10 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         }
     };
     warn(&report.warnings);
-    if is_empty(&report) {
-        bail!(
-            "there are no servers in {}; name a file that contains some, as in \
-             {{\"mcpServers\": {{\"time\": {{\"command\": \"uvx\", \"args\": [\"mcp-server-time\"]}}}}}}",
-            from.display()
-        );
-    }
-    context.print(&report, || table(&report))?;
+    Ok(report)
+}
+
+fn summarize(report: &Imported) {
     eprintln!(
         "{} added to {}, {} unchanged, {} clashing, {} skipped, {} refused",
         report.added.len(),
@@ -69,12 +112,6 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         report.skipped.len(),
         report.refused.len()
     );
-    complete(context, &place, &report).await?;
-    if report.refused.is_empty() {
-        Ok(())
-    } else {
-        Err(No.into())
-    }
 }
 
 /// Asks for the secrets that added servers lack, and enables servers that lack nothing else.
@@ -100,12 +137,16 @@ async fn complete(context: &Context, place: &Place, report: &Imported) -> anyhow
         }
         eprintln!("enabled `{}`", off.name);
     }
-    if left > 0 {
+    say_disabled(left);
+    Ok(())
+}
+
+fn say_disabled(count: usize) {
+    if count > 0 {
         eprintln!(
-            "disabled {left} of the added servers, because something that they need is missing; `toolwharf enable NAME` enables a server"
+            "disabled {count} of the added servers, because something that they need is missing; `toolwharf enable NAME` enables a server"
         );
     }
-    Ok(())
 }
 
 fn is_empty(report: &Imported) -> bool {

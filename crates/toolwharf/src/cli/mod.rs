@@ -31,8 +31,10 @@ mod conversations;
 mod doctor;
 mod files;
 mod help;
+mod here;
 mod http;
 mod import;
+mod init;
 mod install;
 mod keys;
 mod kubernetes;
@@ -40,6 +42,7 @@ mod login;
 mod logs;
 mod names;
 mod open;
+mod overview;
 mod pages;
 mod print;
 mod products;
@@ -53,6 +56,7 @@ mod screen;
 mod search;
 mod secrets;
 mod servers;
+mod service;
 mod shown;
 mod suggest;
 mod tool_lookup;
@@ -62,7 +66,7 @@ mod top;
 mod update;
 mod values;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -71,7 +75,7 @@ use crate::{serve, stdio};
 
 /// One endpoint for many MCP servers.
 #[derive(Parser)]
-#[command(name = "toolwharf", version, about, arg_required_else_help = true)]
+#[command(name = "toolwharf", version, about)]
 struct Cli {
     /// Server files (mcp.json) and settings (.toml). May be given several times.
     #[arg(long, short, global = true, value_name = "FILE")]
@@ -81,8 +85,9 @@ struct Cli {
     output: Output,
     #[command(flatten)]
     reach: Reach,
+    // Without a command, a terminal shows what is on this machine.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -97,6 +102,11 @@ enum Command {
     Serve(serve::Args),
     /// Run MCP on standard input and output, for clients that start commands. Connects to the running gateway, if any.
     Stdio(stdio::Args),
+    /// Make the first configuration: import servers, choose whether they run in a sandbox, start the gateway.
+    Init(init::Args),
+    /// Run the gateway as a service of this user, with systemd.
+    #[command(subcommand)]
+    Service(service::Command),
     /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
     Add(Box<add::Args>),
     /// Add the servers of another file, or of a client such as `cursor`.
@@ -219,17 +229,22 @@ struct Cancelled;
 pub(crate) fn main() -> ExitCode {
     names::complete();
     let words = std::env::args_os().collect();
-    let cli = add::parse(words, help::command, |cli: &Cli| match &cli.command {
-        Command::Add(args) => Some(args),
-        _ => None,
-    });
+    let is_terminal = std::io::stdout().is_terminal();
+    let cli = add::parse(
+        words,
+        || help::command(is_terminal),
+        |cli: &Cli| match &cli.command {
+            Some(Command::Add(args)) => Some(args),
+            _ => None,
+        },
+    );
     let cli = cli.unwrap_or_else(|error| error.exit());
     advice::remember(&cli.reach);
-    if let Command::Completions { shell } = cli.command {
+    if let Some(Command::Completions { shell }) = cli.command {
         let script = names::script(shell).and_then(|script| print::data(&script));
         return ended(script, cli.output);
     }
-    let is_server = matches!(cli.command, Command::Serve(_) | Command::Stdio(_));
+    let is_server = matches!(cli.command, Some(Command::Serve(_) | Command::Stdio(_)));
     let mut builder = if is_server {
         tokio::runtime::Builder::new_multi_thread()
     } else {
@@ -255,7 +270,11 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         output: cli.output,
         reach: cli.reach,
     };
-    match dispatch(&context, cli.command).await {
+    let done = match cli.command {
+        Some(command) => dispatch(&context, command).await,
+        None => overview::run(&context).await,
+    };
+    match done {
         Ok(()) => Ok(()),
         Err(error) => Err(suggest::completed(&context, error).await),
     }
@@ -271,6 +290,8 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<()> {
             args.overrides.data_dir.clone_from(&context.reach.data_dir);
             stdio::run(&context.config, args).await
         }
+        Command::Init(args) => init::run(context, args).await,
+        Command::Service(command) => service::run(context, command).await,
         Command::Add(args) => add::run(context, *args).await,
         Command::Import(args) => import::run(context, args).await,
         Command::Search(args) => search::run(context, args).await,

@@ -28,6 +28,28 @@ pub(super) fn agreed(question: &str, yes: bool) -> anyhow::Result<()> {
     }
 }
 
+/// Asks until `parse` accepts the answer, and prints the error for other answers.
+///
+/// # Errors
+/// The input ends before that.
+pub(super) fn asked<T>(
+    question: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> anyhow::Result<T> {
+    loop {
+        eprint!("{question} ");
+        let text = typed("the answer")?;
+        if text.is_empty() {
+            eprintln!();
+            bail!("nothing was changed");
+        }
+        match parse(text.trim()) {
+            Ok(answer) => return Ok(answer),
+            Err(why) => eprintln!("{why}"),
+        }
+    }
+}
+
 /// Reads a secret: from the terminal without echo, or from standard input without the final line break.
 pub(super) fn secret(what: &str) -> anyhow::Result<String> {
     if !io::stdin().is_terminal() {

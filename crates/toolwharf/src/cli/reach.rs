@@ -48,6 +48,19 @@ pub(super) enum Place {
     Files(Sources),
 }
 
+/// Returns the files that changes are made in: those of the gateway that runs on the data directory, otherwise the
+/// located ones.
+pub(super) fn in_use(located: Sources, gateway: Option<&GatewayRecord>) -> anyhow::Result<Sources> {
+    match gateway {
+        // A running gateway's own files are used, regardless of the files that this command was given.
+        Some(gateway) => Ok(Sources {
+            optional: true,
+            ..Sources::locate(&gateway.config, &startup::env)?
+        }),
+        None => Ok(located),
+    }
+}
+
 /// Returns the identity that a gateway with these files uses to detect loops.
 pub(super) fn own(sources: &Sources) -> LoopDetection {
     let settings = startup::settings(sources).unwrap_or_default();

@@ -1,13 +1,9 @@
 //! U13: secrets of the configuration file. They are asked for, stored sealed, and used at once.
 
-use std::{path::Path, process::Stdio};
+use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, StdioClient, peer, wait_for, within};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    process::Command,
-};
+use testkit::{DEADLINE, Peer, StdioClient, peer, wait_for};
 
 use super::support::{read, scripted as program};
 use crate::common::{
@@ -15,6 +11,7 @@ use crate::common::{
     cli::toolwharf,
     scripted,
     shell::{Home, json_of, ok, ok_with, on, on_with},
+    terminal::typed,
 };
 
 /// A server whose tool `env` returns its variable `KEY`.
@@ -181,60 +178,14 @@ async fn u13_added_and_imported_servers_name_what_they_lack() {
     ok(&gateway, "enable imported", "connected:").await;
 }
 
-/// Runs a line in a terminal. `answers`: what the command shows, and what is then typed. Returns what was shown.
-async fn typed(folder: &Path, line: &str, answers: &[(&str, &str)]) -> String {
-    let toolwharf = toolwharf();
-    let program = toolwharf.as_std().get_program().to_str().expect("UTF-8");
-    let mut command = Command::new("script");
-    command
-        .args(["-qec", &format!("{program} {line}"), "/dev/null"])
-        .env("HOME", folder)
-        .current_dir(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
-    let child = command.spawn();
-    let mut child = child.expect("`script`, of the package bsdutils, is installed");
-    let mut input = child.stdin.take().expect("asked for as a pipe");
-    let mut output = child.stdout.take().expect("asked for as a pipe");
-    let mut shown = String::new();
-    let mut next = answers.iter();
-    let mut answer = next.next();
-    let mut buffer = [0; 4096];
-    let conversation = async {
-        loop {
-            let read = output.read(&mut buffer).await.expect("readable");
-            if read == 0 {
-                break;
-            }
-            shown.push_str(&String::from_utf8_lossy(&buffer[..read]));
-            if let Some((prompt, text)) = answer
-                && shown.contains(prompt)
-            {
-                let line = format!("{text}\n");
-                input.write_all(line.as_bytes()).await.expect("writable");
-                answer = next.next();
-            }
-        }
-    };
-    within(line, DEADLINE, conversation).await;
-    child.wait().await.expect("an end");
-    assert_eq!(answer, None, "{shown}");
-    shown
-}
-
 #[tokio::test]
 async fn u13_a_terminal_is_asked_for_the_secrets_of_new_servers() {
     let gateway = Setup::new().serve().await;
     let folder = gateway.folder();
     let program = program();
     let add = format!("add --data-dir data -e 'KEY=${{U13_ADDED}}' added -- {program}");
-    let shown = typed(
-        folder,
-        &add,
-        &[("`U13_ADDED` is not set. Its value", "canary-added")],
-    )
-    .await;
+    let answers = [("`U13_ADDED` is not set. Its value", "canary-added")];
+    let shown = typed(folder, &[], &add, &answers).await.code(0).out;
     checks::contains(&shown, &["set `U13_ADDED`, version 1", "connected:"]);
     checks::lacks(&shown, &["canary"]);
     let entry = json!({"mcpServers": {
@@ -247,7 +198,7 @@ async fn u13_a_terminal_is_asked_for_the_secrets_of_new_servers() {
         ("`U13_SKIPPED` is not set. Its value", ""),
     ];
     let import = "import --data-dir data other.json";
-    let shown = typed(folder, import, &answers).await;
+    let shown = typed(folder, &[], import, &answers).await.code(0).out;
     checks::contains(&shown, &["enabled `imported`", "skipped;"]);
     checks::lacks(&shown, &["canary"]);
     gateway.up("added").await;

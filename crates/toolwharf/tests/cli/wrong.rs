@@ -132,6 +132,15 @@ const USAGE: &str = "
 2$ secret rm 1A # `1A` # no digit at the beginning
 2$ chat --conversation '' hi # '' # --conversation # cannot be empty
 2$ completions tcsh # 'tcsh' # bash, elvish, fish
+2$ init # --import, --sandbox, --start # --yes
+2$ init --import nonsense # `nonsense` # Toolwharf knows claude-code
+2$ init --import cursr # `cursr` # did you mean `cursor`?
+2$ init --sandbox maybe # 'maybe' # --sandbox # yes, no
+2$ init --start later # 'later' # --start # now, service, no
+2$ init --yes --url http://127.0.0.1:1 # http://127.0.0.1:1 # leave out --url
+2$ service # Usage: toolwharf service
+2$ service instal # 'instal' # 'install'
+2$ service install --url http://127.0.0.1:1 # http://127.0.0.1:1 # leave out --url
 2$ serve extra # unexpected argument 'extra' # Usage: toolwharf serve
 2$ stdio --client nonsense # `nonsense` # Toolwharf knows claude-code
 2$ stdio --project 'no such' # 'no such' # --project # letters

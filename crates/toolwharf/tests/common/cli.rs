@@ -42,17 +42,20 @@ impl Said {
     }
 }
 
+/// Settings of the user who runs the tests.
+pub(crate) const USER_VARIABLES: [&str; 5] = [
+    "TOOLWHARF_CONFIG",
+    "TOOLWHARF_TOKEN",
+    "TOOLWHARF_URL",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+];
+
 /// Returns the command `toolwharf`, without any settings of the user who runs the tests. Dropping the child kills it.
 pub(crate) fn toolwharf() -> Command {
     let mut command = Command::new(Bin::path("toolwharf"));
     command.kill_on_drop(true);
-    for variable in [
-        "TOOLWHARF_CONFIG",
-        "TOOLWHARF_TOKEN",
-        "TOOLWHARF_URL",
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-    ] {
+    for variable in USER_VARIABLES {
         command.env_remove(variable);
     }
     command

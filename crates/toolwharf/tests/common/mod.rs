@@ -19,6 +19,8 @@ pub(crate) mod rpc;
 pub(crate) mod session;
 pub(crate) mod shell;
 pub(crate) mod steps;
+pub(crate) mod systemd;
+pub(crate) mod terminal;
 pub(crate) mod wire;
 
 use std::{
@@ -66,6 +68,12 @@ impl Setup {
     /// Uses this gateway binary, which may be another version.
     pub(crate) fn program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
+        self
+    }
+
+    /// Passes this address to `--listen`.
+    pub(crate) fn listen(mut self, address: &str) -> Self {
+        address.clone_into(&mut self.listen);
         self
     }
 
@@ -396,6 +404,7 @@ pub(crate) fn configured(program: &Path, folder: &Path) -> Command {
         .arg(servers_file(folder))
         .arg("--config")
         .arg(settings_file(folder))
+        .env_remove("NOTIFY_SOCKET")
         .env_remove("RUST_LOG")
         .env_remove("TOOLWHARF_CONFIG")
         .env("HOME", folder);

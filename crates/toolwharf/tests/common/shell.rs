@@ -146,13 +146,18 @@ impl Home {
         path
     }
 
+    /// A command line of this user.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        line_in(self.0.path(), &words(line))
+    }
+
     pub(crate) async fn run(&self, line: &str) -> Said {
         self.run_with(line, "").await
     }
 
     /// Like [`Home::run`]. `input` goes to stdin.
     pub(crate) async fn run_with(&self, line: &str, input: &str) -> Said {
-        said(line_in(self.0.path(), &words(line)), input).await
+        said(self.command(line), input).await
     }
 
     /// Like [`transcript`].

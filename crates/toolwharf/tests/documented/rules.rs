@@ -76,7 +76,8 @@ const INITIALIZE: &str = concat!(
 
 pub(crate) const RULES: &[Rule] = &[
     rule(README, "cargo ", Not(BUILD)),
-    rule(README, "toolwharf import cursor", Before(CURSOR)),
+    rule(README, "toolwharf init", Before(CURSOR)),
+    rule(README, "toolwharf init", Answers(&["y", "n", "service"])),
     rule(
         README,
         "toolwharf connect claude-code",
@@ -97,6 +98,10 @@ pub(crate) const RULES: &[Rule] = &[
     //
     rule(ADK, "", Before(SHOP_WITH_TIME)),
     //
+    rule(CLI, "toolwharf", Before(CURSOR)),
+    rule(CLI, "toolwharf", Answers(&[])),
+    rule(CLI, "toolwharf init", Answers(&["y", "n", "no"])),
+    rule(CLI, "toolwharf serve", Before("toolwharf rm time")),
     rule(
         CLI,
         "toolwharf stdio",

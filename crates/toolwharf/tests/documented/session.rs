@@ -15,7 +15,10 @@ use tempfile::TempDir;
 use testkit::{Bin, DEADLINE, Process, conformance::node_modules, wait_for, within};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use super::common::real::{free_port, installed, venv};
+use super::common::{
+    real::{free_port, installed, venv},
+    systemd::Systemd,
+};
 
 /// Maximum duration of one command. A first start may install a package.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -26,10 +29,12 @@ const BINARIES: [&str; 3] = ["toolwharf-example-dice", "toolwharf", "testkit-scr
 
 /// A user's session.
 pub(crate) struct Session {
+    // Dropped before the home, to which their gateways write.
+    gateway: Option<Process>,
+    systemd: Systemd,
     home: TempDir,
     programs: TempDir,
     port: u16,
-    gateway: Option<Process>,
 }
 
 /// What a command did.
@@ -49,6 +54,7 @@ impl Session {
         let this = Self {
             home,
             programs: programs.expect("a folder"),
+            systemd: Systemd::new(),
             port: free_port().await,
             gateway: None,
         };
@@ -128,8 +134,9 @@ impl Session {
             .env(
                 "PATH",
                 format!(
-                    "{}:{path}:{}",
+                    "{}:{}:{path}:{}",
                     self.programs.path().display(),
+                    self.systemd.programs().display(),
                     python.display()
                 ),
             )
@@ -211,7 +218,7 @@ impl Session {
                 let ended = child.try_wait().ok().flatten().is_some();
                 assert!(!ended, "`{text}` asked no more questions:\n{said}");
                 let new = said.get(seen..).unwrap_or_default();
-                new.ends_with("[y/N] ") || new.ends_with(": ") || new.ends_with("> ")
+                ["] ", ": ", "> "].iter().any(|end| new.ends_with(end))
             })
             .await;
             seen = said().len();
