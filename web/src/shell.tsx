@@ -166,6 +166,7 @@ function Needs({ to }: { to: string }) {
   const said: Record<string, [number, string, string]> = {
     "/approvals": [data?.tools ?? 0, "tool to approve", "tools to approve"],
     "/servers": [data?.servers ?? 0, "server needs attention", "servers need attention"],
+    "/health": [data?.backup ? 1 : 0, "failed backup", "failed backups"],
   };
   const [number, one, many] = said[to] ?? [0, "", ""];
   if (!number) return null;

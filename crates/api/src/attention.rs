@@ -1,9 +1,9 @@
-//! Servers and tools that need the attention of a person.
+//! Servers, tools and backups that need the attention of a person.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Servers and tools that need the attention of a person, as far as the caller may see them.
+/// Servers, tools and scheduled backups that need the attention of a person, as far as the caller may see them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attention {
     /// The number of tools that are kept back until their definitions are approved.
@@ -14,6 +14,10 @@ pub struct Attention {
     pub sign_ins: usize,
     /// The servers that need attention, at most 100. A server can be listed with several needs.
     pub needs: Vec<Need>,
+    /// Why the last scheduled backup failed. Missing if it succeeded, if none are scheduled, and for callers that are not
+    /// administrators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::Time;
+
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     pub version: String,
@@ -15,6 +17,35 @@ pub struct Status {
     #[serde(default)]
     pub kept_back: Vec<KeptBack>,
     pub audit: Audit,
+    /// The scheduled backups. Missing if none are configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backups: Option<Backups>,
+}
+
+/// The last outcomes of scheduled backups. With several replicas, the backups of all of them.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Backups {
+    /// True if the last one failed.
+    pub failing: bool,
+    /// The last one that succeeded.
+    pub succeeded: Option<BackupOutcome>,
+    /// The last one that failed, even if a later one succeeded.
+    pub failed: Option<BackupOutcome>,
+}
+
+/// How a scheduled backup ended.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct BackupOutcome {
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Time,
+    /// The host of the gateway that made it.
+    pub host: String,
+    /// The file, or after a failure its folder.
+    pub place: String,
+    /// The size of the file in bytes.
+    pub bytes: Option<i64>,
+    /// Why it failed.
+    pub reason: Option<String>,
 }
 
 /// The number of a server's tools that clients do not see because their definitions changed or cannot be stored.

@@ -6,10 +6,12 @@
 //! - [`projects`], [`entries`], [`server_files`]: server entries of projects and of `mcp.json`. [`clients`]: entries in the
 //!   files of MCP clients.
 //! - [`hosting`]: registered servers on the runtimes. [`replica`]: membership and leases. [`master`]: the master key.
+//! - [`backup`]: backups and their restore.
 //! - [`logins`]: sign-ins at the issuers of remote servers. [`loop_detection`]: loop detection.
 //!
 //! Deliberately absent: HTTP routes of clients (`gateway`) and of operators (`rest`), and the command line.
 
+pub mod backup;
 pub mod clients;
 pub mod config_secrets;
 pub mod entries;

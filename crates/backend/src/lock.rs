@@ -19,6 +19,7 @@ use std::{
 use anyhow::{Context, bail};
 use config::Sources;
 use serde::{Deserialize, Serialize};
+use store::Location;
 
 /// The locked file. It is never removed, because otherwise two gateways could each lock a different file of this name.
 const LOCK_FILE: &str = "gateway.lock";
@@ -53,6 +54,9 @@ pub struct GatewayRecord {
     /// Absolute paths of its configuration files.
     #[serde(default)]
     pub config: Vec<PathBuf>,
+    /// Its database, without a password. `None`: an earlier version wrote the record.
+    #[serde(default)]
+    pub database: Option<String>,
 }
 
 impl Lock {
@@ -114,6 +118,7 @@ impl Lock {
         url: &str,
         is_fixed: bool,
         sources: &Sources,
+        database: &Location,
     ) -> anyhow::Result<Announced> {
         let path = self.dir.join(STATE_FILE);
         let gateway_record = GatewayRecord {
@@ -121,6 +126,7 @@ impl Lock {
             is_fixed,
             pid: std::process::id(),
             config: absolute(sources),
+            database: Some(database.to_string()),
         };
         let text = serde_json::to_string(&gateway_record)? + "\n";
         // The file is written atomically, since other processes may read the file at any time.
@@ -202,6 +208,14 @@ fn read(path: &Path) -> Option<GatewayRecord> {
 }
 
 impl GatewayRecord {
+    /// Returns true if the gateway uses this database, or an earlier version wrote the record.
+    pub fn works_on(&self, database: &Location) -> bool {
+        self.database.as_ref().is_none_or(|own| match database {
+            Location::Sqlite(file) => real(Path::new(own)) == real(file),
+            Location::Postgres(_) => *own == database.to_string(),
+        })
+    }
+
     /// Returns true if the gateway uses exactly these servers, and these settings if any are given.
     pub fn works_with(&self, sources: &Sources) -> bool {
         let is_settings = |file: &Path| file.extension().is_some_and(|end| end == "toml");

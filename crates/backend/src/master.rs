@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 pub const MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY";
 /// Contains the previous key during a rotation to the key in [`MASTER_KEY`].
 pub const OLD_MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY_OLD";
-const KEY_FILE: &str = "master.key";
+pub(crate) const KEY_FILE: &str = "master.key";
 const NEW_KEY_FILE: &str = "master.key.new";
 /// Attempts at a rotation while projects get data keys at the same time.
 const MAX_ATTEMPTS: usize = 5;
@@ -134,6 +134,36 @@ impl Master {
         let key = key.unwrap_login_key(&wrapped);
         key.map(Some)
             .context("cannot decrypt the key that secrets are encrypted with")
+    }
+
+    /// The id of the key in use, and its text if it can be found: in the environment, or in its file. `None` if no key
+    /// was ever used. Changes nothing.
+    ///
+    /// # Errors
+    /// If the database or a key file cannot be read.
+    pub(crate) async fn in_use(
+        store: &Store,
+        dir: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Option<(String, Option<Zeroizing<String>>)>> {
+        let Some(used) = store.master_get().await? else {
+            return Ok(None);
+        };
+        let given = env(MASTER_KEY).map(Zeroizing::new);
+        let given = given.and_then(|text| MasterKey::parse(&text).ok());
+        let keys = [
+            given,
+            read(&dir.join(KEY_FILE))?,
+            read(&dir.join(NEW_KEY_FILE))?,
+        ];
+        let mut keys = keys.into_iter().flatten();
+        let key = keys.find(|key| key.id() == used.key_id);
+        Ok(Some((used.key_id, key.map(|key| key.to_text()))))
+    }
+
+    /// The id of the key in a file's text. `None` if the text is not a key.
+    pub(crate) fn id_of(text: &str) -> Option<String> {
+        MasterKey::parse(text).ok().map(|key| key.id())
     }
 
     /// Returns whether the key for this database exists: in the environment, or in its file.

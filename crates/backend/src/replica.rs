@@ -41,6 +41,8 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 const MAX_SKEW_SECONDS: u64 = 5;
 /// The lease for removing expired data.
 pub(crate) const SWEEP: &str = "sweep";
+/// The lease for making a scheduled backup.
+pub(crate) const BACKUP: &str = "backup";
 /// The lease for handling Kubernetes resources.
 pub const RESOURCES: &str = "kubernetes";
 

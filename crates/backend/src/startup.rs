@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use config::{Config, ConfigError, Sources, data_dir};
+use config::{Config, ConfigError, Sources, data_dir, setting_text};
 #[cfg(feature = "kubernetes")]
 use containers::kubernetes::{self, Kubernetes};
 use containers::{
@@ -49,7 +49,7 @@ pub const SHIM: &str = "sandbox-shim";
 /// The file in the data directory with the id of this installation.
 const INSTALLATION_FILE: &str = "installation";
 /// The database in the data directory.
-const DATABASE_FILE: &str = "toolwharf.db";
+pub(crate) const DATABASE_FILE: &str = "toolwharf.db";
 /// Interval between removals of old records.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Time limit for reaching Postgres at the start of a gateway. Both may start at the same time, or Postgres may be failing
@@ -94,6 +94,19 @@ pub fn settings(sources: &Sources) -> anyhow::Result<Settings> {
         ..sources.clone()
     };
     Ok(load(&only)?.settings)
+}
+
+/// The settings that say where the state is: `data_dir` and `database_url`. `text`: the settings file. Other settings
+/// have their defaults, and may be invalid, or refer to variables that only the gateway has.
+#[must_use]
+pub fn state_settings(text: &str, overrides: &CliOverrides) -> Settings {
+    let mut settings = Settings {
+        data_dir: setting_text(text, "data_dir").map(PathBuf::from),
+        database_url: setting_text(text, "database_url"),
+        ..Settings::default()
+    };
+    overrides.overrule(&mut settings);
+    settings
 }
 
 /// Opens the data directory, creating it for this user alone if it does not exist. Its path is absolute, since it is

@@ -49,4 +49,4 @@ pub use servers::{
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
-pub use settings::{Setting, with_default_sandbox};
+pub use settings::{Setting, setting_text, with_default_sandbox};

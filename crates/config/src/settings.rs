@@ -22,9 +22,9 @@ use std::{
 };
 
 use model::{
-    AuditBodies, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy,
-    Packages, Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy,
-    SwarmSettings, ToolRef, naming,
+    AuditBodies, BackupSettings, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat,
+    NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings,
+    StartPolicy, SwarmSettings, ToolRef, naming,
 };
 use toml::{
     Spanned,
@@ -45,6 +45,7 @@ use super::{extensions, interpolate::Variables, problem::Problem, shape, source:
 pub(crate) use self::sample::SAMPLE;
 pub use self::told::Setting;
 pub(crate) use self::told::told;
+pub use self::values::setting_text;
 
 /// The settings of a host without a settings file.
 pub(crate) fn without_file(env: &dyn Fn(&str) -> Option<String>) -> Settings {
@@ -183,6 +184,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             into.retention = (days > 0).then_some(age);
         }
     }
+    if let Some(table) = root.table("backup") {
+        backup(table, &mut settings.backup);
+    }
     if let Some(table) = root.items("extensions") {
         settings.extensions.clear();
         for (name, value) in table {
@@ -297,6 +301,24 @@ fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {
     table.time("held_call_ttl", &mut limits.held_call_ttl);
     table.time("stop_grace", &mut limits.stop_grace);
     table.time("drain", &mut limits.drain);
+}
+
+fn backup(mut table: Table<'_, '_>, into: &mut BackupSettings) {
+    let must = r#"an absolute path, such as "/var/backups/toolwharf""#;
+    let folder = table.text("folder", must, |text| Path::new(text).is_absolute());
+    into.folder = folder.map(Into::into);
+    let bounds = Duration::from_mins(1)..=Duration::from_hours(7 * 24);
+    let every = table.value(
+        "every",
+        r#"a time from "1m" to "7d", such as "24h""#,
+        |value| {
+            let every = value.as_str().and_then(values::duration)?;
+            bounds.contains(&every).then_some(every)
+        },
+    );
+    set(&mut into.every, every);
+    set(&mut into.keep, table.count("keep", 1..=10_000));
+    table.flag("volumes", &mut into.volumes);
 }
 
 fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {

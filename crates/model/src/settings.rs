@@ -66,6 +66,7 @@ pub struct Settings {
     pub host_env: Arc<HostEnv>,
     pub limits: Limits,
     pub audit: Audit,
+    pub backup: BackupSettings,
     pub hosting: HostingSettings,
     /// The agent for chats. `None`: no model is configured.
     pub agent: Option<AgentSettings>,
@@ -135,6 +136,19 @@ pub struct Audit {
     pub errors: bool,
     /// Retention time of records. `None`: permanently.
     pub retention: Option<Duration>,
+}
+
+/// Scheduled backups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupSettings {
+    /// The folder for the files. `None`: no scheduled backups.
+    pub folder: Option<PathBuf>,
+    /// Time from one backup to the next.
+    pub every: Duration,
+    /// The number of files to keep. Older ones are removed after each backup.
+    pub keep: usize,
+    /// True: the files contain the volumes of hosted servers.
+    pub volumes: bool,
 }
 
 /// The providers of hosted servers, and their access to the host.
@@ -350,6 +364,7 @@ impl Default for Settings {
             host_env: Arc::default(),
             limits: Limits::default(),
             audit: Audit::default(),
+            backup: BackupSettings::default(),
             hosting: HostingSettings::default(),
             agent: None,
             registries: BTreeMap::new(),
@@ -459,6 +474,17 @@ impl Default for Audit {
             bodies: AuditBodies::default(),
             errors: true,
             retention: Some(Duration::from_secs(90 * 24 * 60 * 60)),
+        }
+    }
+}
+
+impl Default for BackupSettings {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            every: Duration::from_secs(24 * 60 * 60),
+            keep: 7,
+            volumes: false,
         }
     }
 }

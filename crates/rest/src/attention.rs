@@ -1,4 +1,5 @@
-//! Servers and tools that need a person: tools that are kept back, servers that do not run by themselves, and sign-ins.
+//! Servers, tools and backups that need a person: tools that are kept back, servers that do not run by themselves,
+//! sign-ins, and failed backups.
 //!
 //! This is the only place that decides it. The console, `toolwharf ls` and the event stream use its result.
 
@@ -14,7 +15,7 @@ use super::{
     access::{Who, Within},
     servers::{Source, Target},
 };
-use auth::Principal;
+use auth::{Principal, Role};
 use backend::projects::entry;
 
 /// Maximum number of needs in a response. The counts are complete.
@@ -70,6 +71,14 @@ impl Rest {
                 server.key(),
                 found.into_iter().collect(),
             );
+        }
+        if project.is_none() && who.may(Role::Admin, None) {
+            let last = self.backups.get();
+            let failing = last.as_ref().and_then(store::Backups::failing);
+            all.backup = failing.and_then(|row| {
+                let why = row.reason.as_ref()?;
+                Some(why.chars().take(MAX_REASON_CHARS).collect())
+            });
         }
         Ok(all)
     }

@@ -68,8 +68,8 @@ pub use self::{
 use crate::agents::Agents;
 use auth::{Keys, Principal};
 use backend::{
-    clients::Clients, hosting::Hosting, logins::Logins, projects::Projects, reload::Live,
-    replica::Replica,
+    backup::schedule::Latest, clients::Clients, hosting::Hosting, logins::Logins,
+    projects::Projects, reload::Live, replica::Replica,
 };
 use gateway::{Answered, Body, HttpGateway, Routes, Upload};
 use install::Catalogue;
@@ -96,6 +96,8 @@ pub struct Rest {
     /// Held while the configuration of projects is changed.
     edits: Mutex<()>,
     replica: Option<Arc<Replica>>,
+    /// The outcomes of scheduled backups.
+    backups: Arc<Latest>,
     /// Ends streams when the gateway stops.
     over: CancellationToken,
     followers: Arc<Semaphore>,
@@ -116,6 +118,7 @@ impl Rest {
         catalogue: Catalogue,
         clients: Option<Clients>,
         replica: Option<Arc<Replica>>,
+        backups: Arc<Latest>,
         over: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -131,6 +134,7 @@ impl Rest {
             clients,
             edits: Mutex::default(),
             replica,
+            backups,
             over,
             followers: Arc::new(Semaphore::new(MAX_FOLLOWERS)),
             statistics: statistics::Statistics::default(),

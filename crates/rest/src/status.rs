@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Audit, Database, KeptBack, Settings, Status};
+use api::{Audit, BackupOutcome, Backups, Database, KeptBack, Settings, Status};
 use axum::{Json, extract::State};
 
 use super::AppState;
@@ -44,5 +44,21 @@ pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
         audit: Audit {
             enabled: rest.gateway.settings().audit.enabled,
         },
+        backups: rest.backups.get().map(backups),
     })
+}
+
+fn backups(last: store::Backups) -> Backups {
+    let outcome = |row: store::BackupRow| BackupOutcome {
+        at: row.at,
+        host: row.host,
+        place: row.place,
+        bytes: row.bytes,
+        reason: row.reason,
+    };
+    Backups {
+        failing: last.failing().is_some(),
+        succeeded: last.succeeded.map(outcome),
+        failed: last.failed.map(outcome),
+    }
 }

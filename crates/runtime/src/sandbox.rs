@@ -55,6 +55,7 @@ mod mounts;
 pub(crate) mod packages;
 mod ports;
 mod prepare;
+pub mod saved;
 mod seccomp;
 mod shim;
 mod verify;

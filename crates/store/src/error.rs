@@ -133,6 +133,10 @@ impl Error {
         Self::unavailable("it did not answer in time")
     }
 
+    pub(crate) fn interrupted() -> Self {
+        Self::unavailable("the work was interrupted")
+    }
+
     pub(crate) fn disk_too_slow() -> Self {
         Self::unavailable(
             "earlier writes to its file have not finished within 20 seconds: its disk is too slow, or too busy",

@@ -17,6 +17,7 @@
 //! Deliberately absent: behaviour. The crate `engine` decides what a status means, what is sealed and which tool is
 //! quarantined.
 
+mod backup;
 mod call;
 mod call_writer;
 mod change;
@@ -25,7 +26,9 @@ mod connect;
 mod conversation;
 mod error;
 mod event;
+mod export;
 mod id;
+mod import;
 mod key;
 mod login;
 mod master;
@@ -50,6 +53,7 @@ mod tool_change;
 mod writer;
 
 pub use crate::connect::Location;
+pub use backup::{BackupRow, Backups};
 pub use call::{
     CallCount, CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallSteps, CallWrite, NewCall,
 };
@@ -59,7 +63,9 @@ pub use config_secret::MAX_CONFIG_SECRETS;
 pub use conversation::{ConversationDetail, ConversationRow};
 pub use error::{Error, Fault, OpenError, Result};
 pub use event::{EventRow, NewEvent};
+pub use export::{Chunk, Dump, DumpMigration, DumpTable, Export, Tables, dump_of_file};
 pub use id::{Time, floor as id_at, new_id, now};
+pub use import::{Existing, ImportError};
 pub use key::{HashedKey, KeyName, KeyRow, NewKey, Role};
 pub use login::{LoginClientRow, LoginRow, NewLogin};
 pub use master::MasterRow;

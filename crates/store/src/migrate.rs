@@ -69,10 +69,11 @@ const MIGRATIONS: &[Migration] = migrations![
     "0019_recordings" 12,
     "0020_keys_and_callers" 12,
     "0021_secrets" 12,
+    "0022_backups" 12,
 ];
 
 /// The first version whose migration records `needs`.
-const NEEDS_RECORDED: i64 = 13;
+pub(crate) const NEEDS_RECORDED: i64 = 13;
 
 /// The schema version of this program.
 pub(crate) const LATEST: i64 = MIGRATIONS.len() as i64;
@@ -87,7 +88,21 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
         source,
     };
     let mut tx = pool.begin().await.map_err(failed)?;
-    prepare(&mut tx).await.map_err(failed)?;
+    run_in(&mut tx, location, version).await?;
+    tx.commit().await.map_err(failed)
+}
+
+/// Like [`run`], inside a transaction that the caller commits.
+pub(crate) async fn run_in(
+    tx: &mut Tx,
+    location: &Location,
+    version: i64,
+) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Database {
+        location: location.to_string(),
+        source,
+    };
+    prepare(tx).await.map_err(failed)?;
     let applied = rows!(
         tx,
         (i64, String),
@@ -97,7 +112,7 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
     let (known, later): (Vec<_>, Vec<_>) =
         (applied.into_iter()).partition(|(version, _)| *version <= LATEST);
     if let Some((found, _)) = later.last() {
-        let needs = needs(&mut tx).await.map_err(failed)?;
+        let needs = needs(tx).await.map_err(failed)?;
         if needs.is_none_or(|needs| needs > LATEST) {
             return Err(OpenError::Newer {
                 found: *found,
@@ -105,10 +120,28 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
             });
         }
     }
-    for next in check(&known, &tx)?..=version {
-        apply(&mut tx, next).await.map_err(failed)?;
+    for next in check(&known, tx)?..=version {
+        apply(tx, next).await.map_err(failed)?;
     }
-    tx.commit().await.map_err(failed)
+    Ok(())
+}
+
+/// Checks that these migrations, in order, are the first ones of this program. `engine`: `sqlite` or `postgres`.
+///
+/// # Errors
+/// [`OpenError::Newer`] if this program does not know the last one, [`OpenError::Changed`] if one is different.
+pub(crate) fn check_known(applied: &[(i64, String)], engine: &str) -> Result<(), OpenError> {
+    match applied.last() {
+        Some((found, _)) if *found > LATEST => Err(OpenError::Newer {
+            found: *found,
+            known: LATEST,
+        }),
+        _ => check_with(applied, |migration| match engine {
+            "sqlite" => migration.sqlite,
+            _ => migration.postgres,
+        })
+        .map(|_| ()),
+    }
 }
 
 /// Returns whether the database has the table with the secrets of the configuration file.
@@ -161,7 +194,7 @@ async fn prepare(tx: &mut Tx) -> Result<(), Error> {
 
 /// Takes the Postgres lock by polling, because a statement that waits for the lock would exceed the timeout for
 /// ordinary statements.
-async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
+pub(crate) async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
     execute!(tx, "SET LOCAL statement_timeout = 0")?;
     let since = Instant::now();
     while since.elapsed() < MIGRATION_TIMEOUT {
@@ -181,11 +214,18 @@ async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
 
 /// Checks that the applied migrations are the ones of this program, and returns the next version.
 fn check(applied: &[(i64, String)], tx: &Tx) -> Result<i64, OpenError> {
+    check_with(applied, |migration| text(migration, tx))
+}
+
+fn check_with(
+    applied: &[(i64, String)],
+    text: impl Fn(&Migration) -> &'static str,
+) -> Result<i64, OpenError> {
     let mut next = 1;
     for (version, digest) in applied {
         let index = usize::try_from(version - 1).unwrap_or(usize::MAX);
         let migration = MIGRATIONS.get(index).filter(|_| *version == next);
-        if migration.is_none_or(|known| *digest != model::sha256_hex(text(known, tx))) {
+        if migration.is_none_or(|known| *digest != model::sha256_hex(text(known))) {
             return Err(OpenError::Changed { version: *version });
         }
         next += 1;

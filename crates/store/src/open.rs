@@ -49,18 +49,30 @@ impl Store {
     ///
     /// The database cannot be opened.
     pub async fn open_existing(location: &Location) -> Result<Option<Self>, OpenError> {
+        let Some(store) = Self::open_unmigrated(location).await? else {
+            return Ok(None);
+        };
+        let has_secrets = migrate::has_secrets(&store.pool).await;
+        let has_secrets = has_secrets.map_err(|source| OpenError::Database {
+            location: location.to_string(),
+            source,
+        })?;
+        Ok(has_secrets.then_some(store))
+    }
+
+    /// Opens a database that exists, whatever its version, for [`Store::export`]. Creates and migrates nothing. Returns
+    /// `None` if a SQLite file does not exist.
+    ///
+    /// # Errors
+    /// The location is invalid, or a SQLite file cannot be opened.
+    pub async fn open_unmigrated(location: &Location) -> Result<Option<Self>, OpenError> {
         let pool = match location {
             Location::Sqlite(file) if !file.is_file() => return Ok(None),
             Location::Sqlite(file) => open_sqlite(location, file).await?,
             Location::Postgres(url) => open_postgres(location, url)?,
         };
-        let has_secrets = migrate::has_secrets(&pool).await;
-        let has_secrets = has_secrets.map_err(|source| OpenError::Database {
-            location: location.to_string(),
-            source,
-        })?;
         let process = new_id().into();
-        Ok(has_secrets.then_some(Self { pool, process }))
+        Ok(Some(Self { pool, process }))
     }
 
     pub(crate) async fn open_with(location: &Location, version: i64) -> Result<Self, OpenError> {
@@ -217,7 +229,7 @@ fn private_file(file: &Path) -> io::Result<()> {
     }
 }
 
-fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
+pub(crate) fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     // sqlx accepts any scheme. The error of the sqlx parser may repeat a part of the URL, including the password.
     let is_ours = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let wrong = |why: &str| OpenError::Location {

@@ -17,8 +17,9 @@ use engine::{
 use lifecycle::Phase;
 
 use auth::Keys;
-use backend::replica::Replica;
+use backend::{backup::schedule::Latest, replica::Replica};
 use gateway::HttpGateway;
+use store::Backups;
 
 /// Set once the gateway has started.
 #[derive(Clone, Default)]
@@ -36,6 +37,7 @@ pub(crate) fn router(
     gateway: Gateway,
     (ready, keys): (Ready, Arc<Keys>),
     replica: Option<Arc<Replica>>,
+    backups: Arc<Latest>,
 ) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -45,7 +47,13 @@ pub(crate) fn router(
         )
         .route(
             "/metrics",
-            get(async move || metrics(&front, &gateway, replica.as_deref()).await),
+            get(async move || {
+                let mut out = metrics(&front, &gateway, replica.as_deref()).await;
+                if let Some(last) = backups.get() {
+                    backup_metrics(&last, &mut out);
+                }
+                out
+            }),
         )
 }
 
@@ -195,6 +203,28 @@ async fn replica_metrics(replica: &Replica, out: &mut String) {
     ] {
         if let Some(value) = value {
             write(out, (name, kind, help), [(String::new(), value)]);
+        }
+    }
+}
+
+/// Metrics of scheduled backups, of all gateways on the database.
+fn backup_metrics(last: &Backups, out: &mut String) {
+    let made = last.succeeded.as_ref().map(|row| row.at.timestamp());
+    let failing = i64::from(last.failing().is_some());
+    for (name, help, value) in [
+        (
+            "backup_failing",
+            "1 if the last scheduled backup failed.",
+            Some(failing),
+        ),
+        (
+            "backup_last_success_timestamp_seconds",
+            "When the last scheduled backup succeeded, in seconds since 1970.",
+            made,
+        ),
+    ] {
+        if let Some(value) = value {
+            write(out, (name, "gauge", help), [(String::new(), value)]);
         }
     }
 }

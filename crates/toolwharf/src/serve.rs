@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -29,6 +29,10 @@ use tokio_util::{
 use crate::{logs, memory, ops, replica_changes::Changes, webhook};
 use auth::{Identities, Role, tickets::Tickets};
 use backend::{
+    backup::{
+        restore,
+        schedule::{self, Latest},
+    },
     clients::Clients,
     config_secrets,
     hosting::Hosting,
@@ -92,10 +96,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
 
     let parts = Parts::new(&base, &endpoint, spawner, args.overrides, myself, files).await?;
     let remembered = startup::remembered(&base.store, &base.config).await?;
+    // From the announcement of the address on, signals stop the gateway gracefully.
+    let ended = ended();
     parts.greet(&base, &endpoint, &token, is_new).await?;
-    let announced = base
-        .lock
-        .announce(&endpoint.url, endpoint.is_fixed, &base.sources)?;
+    let announced = base.lock.announce(
+        &endpoint.url,
+        endpoint.is_fixed,
+        &base.sources,
+        &startup::location(&base.config.settings, &base.data_dir),
+    )?;
     let site = parts.site(&base, &endpoint, apps.as_ref().map(Apps::origin));
     let drain = base.config.settings.limits.drain;
     let drain = drain.min(STOP_TIMEOUT - MIN_GRACE);
@@ -110,8 +119,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     tokio::pin!(serving);
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
-        outcome = parts.work(&base.config, remembered, apps) => outcome,
-        signal = ended() => {
+        outcome = parts.work(&base.config, &base.data_dir, remembered, apps) => outcome,
+        signal = ended => {
             tracing::info!("{signal}: stopping");
             Ok(())
         }
@@ -170,6 +179,7 @@ impl Base {
         logs::init(&settings);
         let data_dir = startup::open_data_dir(&settings)?;
         let lock = Lock::take(&data_dir).await?;
+        restore::check_finished(&data_dir)?;
         let store = startup::wait_for_store(&settings, &data_dir).await?;
         config_secrets::load(&sources, &store, &data_dir).await?;
         let mut config = startup::load(&sources)?;
@@ -265,6 +275,7 @@ struct Parts {
     replica: Option<Arc<Replica>>,
     peers: Option<Arc<Peers>>,
     service_manager: ServiceManager,
+    backups: Arc<Latest>,
     /// Set when the servers are declared. Requests wait for it: otherwise they would fail because a server is unknown.
     declared: CancellationToken,
     /// Set when the servers have started.
@@ -336,6 +347,7 @@ impl Parts {
             replica,
             peers,
             service_manager,
+            backups: Arc::default(),
             declared: CancellationToken::new(),
             ready: ops::Ready::default(),
             over: CancellationToken::new(),
@@ -352,7 +364,7 @@ impl Parts {
         is_new: bool,
     ) -> anyhow::Result<()> {
         let (settings, url) = (&base.config.settings, &endpoint.url);
-        // A service manager keeps what is printed, and other users may read its log.
+        // Other users may be able to read a service manager's log.
         let is_logged = self.service_manager.is_there();
         if is_new {
             let file = base.data_dir.join(auth::admin_token::TOKEN_FILE);
@@ -400,6 +412,7 @@ impl Parts {
             Catalogue::new(&base.data_dir),
             clients,
             self.replica.clone(),
+            self.backups.clone(),
             self.over.clone(),
         );
         let identify = (!is_local).then(|| identify(self.identities.clone()));
@@ -409,6 +422,7 @@ impl Parts {
             self.gateway.clone(),
             (self.ready.clone(), keys.clone()),
             self.replica.clone(),
+            self.backups.clone(),
         )
         .merge(console::router(apps, self.front.guard().prefix()))
         .merge(auth_pages::router(&self.front))
@@ -448,6 +462,7 @@ impl Parts {
     async fn work(
         &self,
         config: &Config,
+        data_dir: &Path,
         remembered: HashMap<ServerName, Remembered>,
         apps: Option<Apps>,
     ) -> anyhow::Result<()> {
@@ -477,6 +492,7 @@ impl Parts {
         tokio::select! {
             () = self.live.watch() => {}
             () = startup::retain(&self.gateway, &self.store, replica) => {}
+            () = self.back_up(data_dir, replica) => {}
             () = self.identities.keys.follow(&self.store) => {}
             () = self.identities.follow() => {}
             () = webhook::run(&self.gateway, warnings) => {}
@@ -493,6 +509,13 @@ impl Parts {
             () = self.service_manager.watchdog() => {}
         }
         Ok(())
+    }
+
+    /// Makes scheduled backups.
+    async fn back_up(&self, data_dir: &Path, replica: Option<&Replica>) {
+        let sources = self.live.sources();
+        let (gateway, latest) = (&self.gateway, &self.backups);
+        schedule::run(gateway, &self.store, sources, data_dir, replica, latest).await;
     }
 
     /// Stops the calls and turns in flight, which need their servers; then the servers.
@@ -633,15 +656,18 @@ fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
 }
 
 /// Waits for SIGTERM or SIGINT and returns its name.
-pub(crate) async fn ended() -> &'static str {
-    let (Ok(mut term), Ok(mut int)) = (
+pub(crate) fn ended() -> impl Future<Output = &'static str> {
+    let signals = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
+    );
+    async move {
+        let (Ok(mut term), Ok(mut int)) = signals else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+        }
     }
 }

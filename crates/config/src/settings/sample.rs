@@ -122,6 +122,13 @@ bodies = "digests"            # "digests" of arguments and results, or "full": t
 errors = true                 # stores the first KiB of error texts, without secrets, even with "digests"
 retention_days = 90           # 0 keeps records indefinitely
 
+[backup]
+# Backups that the gateway makes by itself, without the master key: keep a copy of the key in another place.
+# folder = "/var/backups/toolwharf"   # default: no scheduled backups
+every = "24h"                 # time from one backup to the next
+keep = 7                      # files to keep in the folder; older ones are removed
+volumes = false               # true: with the volumes of hosted servers
+
 [hosting]
 # The providers that hosted servers may run on. Each server gets the strongest one that works here and can run it.
 # "runc" is weaker than "gvisor", and is used only if it is in this list.

@@ -62,6 +62,14 @@ fn split_unit(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
+/// The text of a top-level key in the text of a settings file. `None` if the text is not TOML, or has no such key.
+/// Variables are not filled in.
+#[must_use]
+pub fn setting_text(text: &str, key: &str) -> Option<String> {
+    let table: toml::Table = toml::from_str(text).ok()?;
+    table.get(key)?.as_str().map(str::to_owned)
+}
+
 pub(super) fn is_address(text: &str) -> bool {
     if text.parse::<std::net::SocketAddr>().is_ok() {
         return true;

@@ -1,6 +1,6 @@
 //! `toolwharf.toml`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use insta::assert_snapshot;
 use model::{LogFormat, NamingPolicy, Settings, StartPolicy, Surroundings};
@@ -94,6 +94,30 @@ fn values() {
     assert_eq!(settings.limits.max_bodies_bytes, 512 << 20);
     assert_eq!(settings.limits.drain, Duration::from_millis(1500));
     assert_eq!(settings.log.format, LogFormat::Json);
+}
+
+#[test]
+fn scheduled_backups() {
+    let backup =
+        load("[backup]\nfolder = \"/b\"\nevery = \"90m\"\nkeep = 3\nvolumes = true\n").backup;
+    assert_eq!(backup.folder.as_deref(), Some(Path::new("/b")));
+    assert_eq!(backup.every, Duration::from_secs(90 * 60));
+    assert_eq!((backup.keep, backup.volumes), (3, true));
+    for (line, expect) in [
+        ("folder = \"b\"", "invalid `folder`"),
+        ("every = \"59s\"", "invalid `every`"),
+        ("every = \"8d\"", "invalid `every`"),
+        ("keep = 0", "invalid `keep`"),
+        ("kept = 1", "did you mean `keep`"),
+    ] {
+        let errors = errors("t.toml", &format!("[backup]\n{line}\n"));
+        assert!(errors.contains(expect), "{errors}");
+    }
+    let text = "data_dir = \"/d\"\n[backup]\nfolder = \"/b\"\n";
+    let found = crate::setting_text(text, "data_dir");
+    assert_eq!(found.as_deref(), Some("/d"));
+    assert_eq!(crate::setting_text(text, "folder"), None);
+    assert_eq!(crate::setting_text("not = = toml", "not"), None);
 }
 
 /// Names fit into the 64 characters of model APIs with the prefix that clients make of the entry `toolwharf`.

@@ -377,6 +377,16 @@ pub(super) fn run_with(
     arguments: &[&std::ffi::OsStr],
     input: Stdio,
 ) -> Result<String, String> {
+    run_within(program, arguments, input, TOOL_TIMEOUT)
+}
+
+/// Like [`run_with`], with another timeout.
+pub(super) fn run_within(
+    program: &Path,
+    arguments: &[&std::ffi::OsStr],
+    input: Stdio,
+    timeout: Duration,
+) -> Result<String, String> {
     let command = program;
     let program = program.display();
     let mut child = Command::new(command)
@@ -392,7 +402,7 @@ pub(super) fn run_with(
             io::ErrorKind::NotFound => format!("`{program}` is not installed"),
             _ => format!("cannot run `{program}`: {error}"),
         })?;
-    let deadline = Instant::now() + TOOL_TIMEOUT;
+    let deadline = Instant::now() + timeout;
     // The output of these tools fits into a pipe.
     let status = loop {
         match child.try_wait() {
@@ -403,7 +413,7 @@ pub(super) fn run_with(
                 let _ = child.wait();
                 return Err(format!(
                     "`{program}` took more than {} s",
-                    TOOL_TIMEOUT.as_secs()
+                    timeout.as_secs()
                 ));
             }
             Err(error) => return Err(format!("`{program}`: {error}")),

@@ -7,6 +7,7 @@
 mod support;
 
 mod audit;
+mod backups;
 mod changes;
 mod conversations;
 mod faults;

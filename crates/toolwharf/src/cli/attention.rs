@@ -1,4 +1,4 @@
-//! The last lines of `ls`, about servers and tools that need a person.
+//! The last lines of `ls`, about what needs a person.
 
 use api::{Attention, Need, NeedKind};
 use model::ProjectId;
@@ -41,6 +41,9 @@ fn lines(needed: &Attention) -> Vec<String> {
             counted(&sign_ins, "needs a sign-in", "need a sign-in"),
             argument(first)
         ));
+    }
+    if let Some(why) = &needed.backup {
+        lines.push(format!("the last scheduled backup failed: {why}"));
     }
     let down = of(&[NeedKind::Blocked, NeedKind::Failed]);
     if let Some(first) = down.first() {
@@ -98,6 +101,7 @@ mod tests {
             tools: 2,
             servers: 5,
             sign_ins: 1,
+            backup: Some("the disk is full".to_owned()),
             needs: vec![
                 need("a", NeedKind::Approval),
                 need("shop", NeedKind::SignIn),
@@ -112,6 +116,7 @@ mod tests {
             [
                 "2 tools wait for approval: `toolwharf approvals ls`",
                 "1 server needs a sign-in (shop): `toolwharf login shop --project p`",
+                "the last scheduled backup failed: the disk is full",
                 "4 servers need attention (b, c, d, …): `toolwharf get b` says why",
             ]
         );

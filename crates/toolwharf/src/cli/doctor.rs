@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{Finding, KeptBack, Level, Project, Report, Server, Status};
+use api::{Backups, Finding, KeptBack, Level, Project, Report, Server, Status};
 use config::{Config, Sources};
 use model::{HostEnv, Program, ProjectId, ServerSpec, Settings, Surroundings};
 
@@ -24,7 +24,7 @@ use super::{
     reach::Place,
     secrets,
     servers::said_name,
-    shown::tools,
+    shown::{self, tools},
 };
 use crate::cli::http::of_server;
 use crate::cli::reach::all_servers;
@@ -531,11 +531,43 @@ async fn gateway(api: &Api, mut missing: Missing, bad: &BTreeSet<String>, findin
             for kept in &status.kept_back {
                 kept_back(kept, findings);
             }
+            if let Some(last) = &status.backups {
+                backups(last, findings);
+            }
         }
         Err(error) => findings.problem(
             format!("the gateway at {url} does not return its status: {error:#}"),
             "check that it is a gateway of this version",
         ),
+    }
+}
+
+/// Reports the outcomes of scheduled backups.
+fn backups(last: &Backups, findings: &mut Findings) {
+    let made = last.succeeded.as_ref().map(|made| {
+        let size = made.bytes.and_then(|bytes| u64::try_from(bytes).ok());
+        let size = size.map_or_else(String::new, |bytes| format!(", {}", shown::size(bytes)));
+        format!("{} ({}{size})", print::time(made.at), made.place)
+    });
+    match (&last.failed, made) {
+        (Some(failed), made) if last.failing => {
+            let made = made.map_or_else(
+                || "there is no earlier backup".to_owned(),
+                |made| format!("the last backup is of {made}"),
+            );
+            findings.problem(
+                format!(
+                    "the backup of {} into {} on {} failed: {}; {made}",
+                    print::time(failed.at),
+                    failed.place,
+                    failed.host,
+                    failed.reason.as_deref().unwrap_or("the reason is unknown"),
+                ),
+                "remove the cause; the gateway tries again within ten minutes",
+            );
+        }
+        (_, Some(made)) => findings.ok(format!("the last scheduled backup is of {made}")),
+        (_, None) => findings.ok("the first scheduled backup has not been made yet"),
     }
 }
 

@@ -19,7 +19,7 @@ const GROUPS: &[Group] = &[
     Group {
         title: "Run Toolwharf",
         commands: &[
-            "init", "serve", "service", "stdio", "open", "doctor", "replicas",
+            "init", "serve", "service", "stdio", "open", "doctor", "replicas", "backup", "restore",
         ],
         example: "toolwharf init",
     },
@@ -76,6 +76,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("stdio", "toolwharf stdio --project shop"),
     ("open", "toolwharf open"),
     ("doctor", "toolwharf doctor"),
+    (
+        "backup",
+        "toolwharf backup toolwharf.tar.zst\n  toolwharf backup toolwharf.tar.zst --with-master-key --volumes",
+    ),
+    ("restore", "toolwharf restore toolwharf.tar.zst"),
     (
         "add",
         "toolwharf add time -- uvx mcp-server-time\n  toolwharf add docs https://example.com/mcp",

@@ -22,6 +22,7 @@ mod advice;
 mod approvals;
 mod arguments;
 mod attention;
+mod backup;
 mod call;
 mod calls;
 mod chat;
@@ -102,9 +103,9 @@ enum Command {
     Serve(serve::Args),
     /// Run MCP on standard input and output, for clients that start commands. Connects to the running gateway, if any.
     Stdio(stdio::Args),
-    /// Make the first configuration: import servers, choose whether they run in a sandbox, start the gateway.
+    /// Create the first configuration: import servers, choose whether they run in a sandbox, start the gateway.
     Init(init::Args),
-    /// Run the gateway as a service of this user, with systemd.
+    /// Run the gateway as a systemd service of this user.
     #[command(subcommand)]
     Service(service::Command),
     /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
@@ -195,6 +196,10 @@ enum Command {
     /// Print the definition of the Kubernetes resource `MCPServer`, or convert ToolHive's resources.
     #[command(subcommand)]
     Kubernetes(kubernetes::Command),
+    /// Write the database and the configuration to one file, while the gateway runs or without one.
+    Backup(backup::BackupArgs),
+    /// Restore a file that `backup` wrote. The gateway must be stopped.
+    Restore(backup::RestoreArgs),
     /// Check the configuration, this machine and the running gateway.
     Doctor,
     /// Print a completion script for a shell.
@@ -326,6 +331,8 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<()> {
         Command::Runs(command) => runs::run(context, command).await,
         Command::Replicas(command) => replicas::run(context, command).await,
         Command::Kubernetes(command) => kubernetes::run(context, command),
+        Command::Backup(args) => backup::back_up(context, args).await,
+        Command::Restore(args) => backup::put_back(context, args).await,
         Command::Doctor => doctor::run(context).await,
         Command::Completions { .. } => Ok(()),
     }

@@ -274,7 +274,7 @@ fn uses(used: &Usage) -> String {
 }
 
 /// Formats a size in the largest unit that gives at least 1.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (0..units.len() - 1)
         .find(|unit| bytes >> (10 * (unit + 1)) == 0)

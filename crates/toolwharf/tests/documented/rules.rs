@@ -37,6 +37,7 @@ const DOCKER: &str = "it needs Docker with gVisor; the tests in `scenarios_hosti
 const MACHINE: &str = "it changes the machine";
 const OUTSIDE: &str = "it connects to a host on the internet";
 const VERSIONS: &str = "it depends on the newest versions of the packages; `pinned` in `scenarios_hosting` has a registry of its own";
+const RESTORED: &str = "it needs a machine without data; the tests in `scenarios_backup` have one";
 const POSTGRES: &str = "it needs a Postgres server; the tests in `scenarios_replicas` have one";
 
 const fn rule(page: &'static str, command: &'static str, how: How) -> Rule {
@@ -101,7 +102,12 @@ pub(crate) const RULES: &[Rule] = &[
     rule(CLI, "toolwharf", Before(CURSOR)),
     rule(CLI, "toolwharf", Answers(&[])),
     rule(CLI, "toolwharf init", Answers(&["y", "n", "no"])),
-    rule(CLI, "toolwharf serve", Before("toolwharf rm time")),
+    // The first start prints more.
+    rule(
+        CLI,
+        "toolwharf serve",
+        Before("toolwharf rm time\nrm -r .local/share/toolwharf"),
+    ),
     rule(
         CLI,
         "toolwharf stdio",
@@ -182,6 +188,7 @@ pub(crate) const RULES: &[Rule] = &[
         ),
     ),
     rule(CLI, "toolwharf update", Not(VERSIONS)),
+    rule(CLI, "toolwharf restore", Not(RESTORED)),
     rule(CLI, "toolwharf key recover", Answers(&["y"])),
     // The gateway accepts the new key within five seconds.
     rule(
@@ -270,6 +277,7 @@ pub(crate) const RULES: &[Rule] = &[
     rule(CONNECT, "toolwharf connect cursor", Answers(&["y"])),
     //
     rule(DATABASES, "sqlite3", Before("serve")),
+    rule(DATABASES, "toolwharf restore", Not(RESTORED)),
     rule(DATABASES, "createuser", Not(POSTGRES)),
     rule(DATABASES, "createdb", Not(POSTGRES)),
     rule(DATABASES, "export TOOLWHARF_DATABASE_URL", Not(POSTGRES)),
