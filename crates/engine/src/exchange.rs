@@ -216,6 +216,15 @@ impl Answer {
         }
     }
 
+    /// The answer to a request that the client cancelled. It is not sent.
+    pub(crate) fn cancelled(frame: &Frame) -> Self {
+        let error = RpcError::internal("the client cancelled the request");
+        Self {
+            silent: true,
+            ..Self::error(frame, &error)
+        }
+    }
+
     /// A result that the gateway made itself.
     #[must_use]
     pub fn result(frame: &Frame, result: &[u8]) -> Self {

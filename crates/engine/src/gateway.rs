@@ -7,7 +7,9 @@ pub(crate) mod trial;
 pub(crate) mod update;
 mod watch;
 
-use std::{borrow::Cow, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, future::poll_fn, ops::ControlFlow, pin::pin, sync::Arc, task::Poll, time::Duration,
+};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -328,14 +330,18 @@ impl Gateway {
             Ok(in_flight) => in_flight,
             Err(error) => return Answer::error(frame, &error),
         };
-        tokio::select! {
-            biased;
-            answer = self.dispatch(caller, frame) => answer,
-            () = in_flight.cancelled() => Answer {
-                silent: true,
-                ..Answer::error(frame, &RpcError::internal("the client cancelled the request"))
-            },
-        }
+        let mut answering = pin!(self.dispatch(caller, frame));
+        let mut cancelled = pin!(in_flight.cancelled());
+        // Not `select!`: that does nothing if the task's budget is used up, and a request that is polled once must get its
+        // place in the order of requests (G14).
+        poll_fn(|cx| match answering.as_mut().poll(cx) {
+            Poll::Pending => cancelled
+                .as_mut()
+                .poll(cx)
+                .map(|()| Answer::cancelled(frame)),
+            answered => answered,
+        })
+        .await
     }
 
     async fn dispatch(&self, caller: &Caller, frame: &Frame) -> Answer {

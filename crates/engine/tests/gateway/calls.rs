@@ -2,9 +2,10 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use futures_util::FutureExt;
 use model::ServerSpec;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{task::coop, time::Instant};
 
 use crate::support::{ERAS, World, client::Client, hosted, quiet, stdio, takes, until};
 
@@ -246,6 +247,21 @@ fn heard(world: &World) -> Vec<Value> {
         .iter()
         .map(|heard| &heard.frame["params"]["arguments"]);
     arguments.cloned().collect()
+}
+
+/// A task that has read many requests has used up its budget, so that most futures do nothing until it yields.
+#[tokio::test(start_paused = true)]
+async fn g14_a_request_has_its_place_once_it_is_polled() {
+    let (world, _one) = World::running(stdio("one"), |_| {}).await;
+    for era in ERAS {
+        let client = world.client(era).await;
+        while coop::has_budget_remaining() {
+            let _ = coop::consume_budget().now_or_never();
+        }
+        let call = client.begin_tool("echo", json!({ "n": 1 }));
+        assert_eq!(world.server("one").load().0, 1, "{era:?}");
+        assert_eq!(call.reply().await.json()["n"], 1);
+    }
 }
 
 /// The call is cancelled during the server's first start, when its catalog is unknown, and during a later start.
