@@ -57,11 +57,11 @@ mkfs.ext4 (with e2fsck, resize2fs and debugfs) | volumes of limited size are mad
     | debian: mkfs.ext4 e2fsck resize2fs debugfs | e2fsprogs
 faketime | replicas are tested with clocks that differ | path: faketime | faketime
 etcd | Kubernetes' API server keeps its objects there | debian: etcd | etcd-server
-openssl | certificates for the API server and for daemons are made with it | path: openssl | openssl
+openssl | certificates for gateways, the API server and daemons are made with it | path: openssl | openssl
 go 1.19 | Kubernetes' API server is built with it, once | go | golang-1.19-go
 bridge, a network plugin | pods of a Kubernetes node are connected by it \
     | plugin: bridge | containernetworking-plugins
-nginx | replicas are tested behind it | debian: nginx | nginx-light
+nginx | replicas and the example in deploy/nginx are tested with it | debian: nginx | nginx-light
 socat | daemons are reached with certificates in tests | path: socat | socat
 systemd-analyze | the unit files in deploy/systemd are checked with it | path: systemd-analyze | systemd
 # The browser cannot draw text without a font.

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Servers, tools and scheduled backups that need the attention of a person, as far as the caller may see them.
+/// Servers, tools, scheduled backups and a certificate that need the attention of a person, as far as the caller may see
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attention {
     /// The number of tools that are kept back until their definitions are approved.
@@ -18,6 +19,10 @@ pub struct Attention {
     /// administrators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
+    /// Why the changed certificate of the gateway cannot be used. Missing if it can, without TLS, and for callers that are
+    /// not administrators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

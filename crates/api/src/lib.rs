@@ -58,7 +58,7 @@ pub use self::{
         Usage, VisibleFile,
     },
     setting::{OneSetting, Settings},
-    status::{Audit, BackupOutcome, Backups, Database, KeptBack, Status},
+    status::{Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, Status},
     tool::{Quarantine, Set, Setting, Tool, Tools},
     update::{ChangedTool, Update, UpdateRequest},
     wrong::Wrong,

@@ -20,6 +20,20 @@ pub struct Status {
     /// The scheduled backups. Missing if none are configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backups: Option<Backups>,
+    /// The certificate of the listener for clients. Missing without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
+}
+
+/// The certificate in use.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Certificate {
+    /// The file that it comes from.
+    pub file: String,
+    /// Its SHA-256, in hex.
+    pub sha256: String,
+    /// Why the changed files cannot be used, so that the previous certificate is still in use.
+    pub failing: Option<String>,
 }
 
 /// The last outcomes of scheduled backups. With several replicas, the backups of all of them.

@@ -11,6 +11,7 @@
 //! cookie of the same session.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -20,7 +21,7 @@ use model::{OidcSettings, ProjectId, sha256_hex};
 use serde::{Deserialize, Serialize};
 use store::Time;
 
-use super::{Principal, Role};
+use super::{Principal, Role, base_of};
 use crate::tickets::{Kind, Tickets};
 
 /// The header with which a page of this gateway proves that it belongs to the session of its cookie.
@@ -34,11 +35,17 @@ pub struct Opened {
     pub page_secret: String,
 }
 
-pub struct Browsers {
-    cookie: String,
-    /// The attribute `Path` of the cookie.
+/// The cookie of the sessions at one address of the gateway.
+#[derive(Clone)]
+struct SessionCookie {
+    name: String,
     path: String,
     secure: bool,
+}
+
+pub struct Browsers {
+    /// The cookie at the address in the settings.
+    cookie: SessionCookie,
     tickets: Arc<Tickets>,
     /// A digest of the issuer settings.
     rules: String,
@@ -75,13 +82,8 @@ struct Kept {
     page: String,
 }
 
-impl Browsers {
-    /// `base`: the address of this gateway.
-    pub(super) fn new(
-        base: &str,
-        issuers: &BTreeMap<String, OidcSettings>,
-        tickets: Arc<Tickets>,
-    ) -> Self {
+impl SessionCookie {
+    fn at(base: &str) -> Self {
         let (origin, prefix) = model::origin_and_prefix(base);
         let secure = origin.starts_with("https://");
         // Browsers share cookies between all ports of a host. Several gateways may also share a port, below different
@@ -93,7 +95,7 @@ impl Browsers {
         let of = prefix.replace('/', "-");
         // A `__Host-` cookie is always of the path `/`. In return, other hosts of the domain cannot set it. Pages below
         // other paths of this host are of the same origin, so no path would protect a session from them.
-        let (cookie, path) = match secure {
+        let (name, path) = match secure {
             true => (format!("__Host-toolwharf{of}"), "/"),
             false => (
                 format!("toolwharf-{}{of}", port.unwrap_or("80")),
@@ -101,20 +103,48 @@ impl Browsers {
             ),
         };
         Self {
-            cookie,
+            name,
             path: path.to_owned(),
             secure,
+        }
+    }
+
+    /// The value of `Set-Cookie`.
+    fn set(&self, value: &str, seconds: u64) -> String {
+        let secure = if self.secure { "; Secure" } else { "" };
+        let Self { name, path, .. } = self;
+        format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+    }
+}
+
+impl Browsers {
+    /// `base`: the address of this gateway.
+    pub(super) fn new(
+        base: &str,
+        issuers: &BTreeMap<String, OidcSettings>,
+        tickets: Arc<Tickets>,
+    ) -> Self {
+        Self {
+            cookie: SessionCookie::at(base),
             tickets,
             rules: sha256_hex(format!("{issuers:?}")),
             known: Mutex::default(),
         }
     }
 
-    /// Opens a session.
+    /// The cookie at the address of a request.
+    fn cookie(&self, headers: &HeaderMap) -> Cow<'_, SessionCookie> {
+        match base_of(headers) {
+            Some(base) => Cow::Owned(SessionCookie::at(base)),
+            None => Cow::Borrowed(&self.cookie),
+        }
+    }
+
+    /// Opens a session for the browser that sent these headers.
     ///
     /// # Errors
     /// Database errors.
-    pub async fn open(&self, who: &Principal) -> store::Result<Opened> {
+    pub async fn open(&self, who: &Principal, headers: &HeaderMap) -> store::Result<Opened> {
         let page_secret = hex::encode(rand::random::<[u8; 32]>());
         let kept = Kept {
             page: sha256_hex(&page_secret),
@@ -122,7 +152,9 @@ impl Browsers {
         };
         let value = self.tickets.issue(Kind::Session, &kept).await?;
         Ok(Opened {
-            cookie: self.set_cookie(&value, Kind::Session.lasts().as_secs()),
+            cookie: self
+                .cookie(headers)
+                .set(&value, Kind::Session.lasts().as_secs()),
             page_secret,
         })
     }
@@ -140,13 +172,7 @@ impl Browsers {
             known.ends += 1;
             known.sessions.remove(&sha256_hex(value));
         }
-        Ok(self.set_cookie("", 0))
-    }
-
-    fn set_cookie(&self, value: &str, seconds: u64) -> String {
-        let secure = if self.secure { "; Secure" } else { "" };
-        let (name, path) = (&self.cookie, &self.path);
-        format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+        Ok(self.cookie(headers).set("", 0))
     }
 
     /// The user of the session, by cookie and page secret. Does not check whether the user's key is still valid.
@@ -209,12 +235,13 @@ impl Browsers {
 
     /// The value of the session cookie, if the headers contain one.
     fn value<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+        let own = self.cookie(headers);
         let cookies = headers.get_all(header::COOKIE).into_iter();
         let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
         let mut cookies = cookies.flat_map(|cookies| cookies.split(';'));
         cookies.find_map(|cookie| {
             let (name, value) = cookie.trim().split_once('=')?;
-            (name == self.cookie).then_some(value)
+            (name == own.name).then_some(value)
         })
     }
 
@@ -327,6 +354,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BASE;
 
     async fn browsers(base: &str) -> (tempfile::TempDir, Browsers) {
         let (dir, tickets) = Tickets::for_test().await;
@@ -361,7 +389,10 @@ mod tests {
         assert_eq!(redeem().await.as_deref(), Some(&who));
         assert_eq!(redeem().await, None);
 
-        let opened = browsers.open(&who).await.expect("a session");
+        let opened = browsers
+            .open(&who, &HeaderMap::new())
+            .await
+            .expect("a session");
         let (cookie, rest) = opened.cookie.split_once("; ").expect("attributes");
         assert!(cookie.starts_with("toolwharf-6280="), "{cookie}");
         assert_eq!(rest, "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
@@ -379,11 +410,39 @@ mod tests {
     async fn where_it_can_a_cookie_is_sent_over_tls_only() {
         let (_dir, browsers) = browsers("https://tools.example.com").await;
         let who = Principal::new("key:a", Role::Admin, None);
-        let over = browsers.open(&who).await.expect("a session").cookie;
+        let over = browsers
+            .open(&who, &HeaderMap::new())
+            .await
+            .expect("a session")
+            .cookie;
         assert!(
             over.starts_with("__Host-toolwharf=") && over.ends_with("; Secure"),
             "{over}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_cookie_is_for_the_address_that_the_request_names() {
+        let (_dir, browsers) = browsers("http://127.0.0.1:6280").await;
+        let who = Principal::new("key:a", Role::Admin, None);
+        let base = [(BASE, "https://a.example/tools".parse().expect("a value"))];
+        let outside: HeaderMap = base.clone().into_iter().collect();
+        let opened = browsers.open(&who, &outside).await.expect("a session");
+        let (cookie, rest) = opened.cookie.split_once("; ").expect("attributes");
+        assert!(cookie.starts_with("__Host-toolwharf-tools="), "{cookie}");
+        assert!(
+            rest.contains("Path=/;") && rest.ends_with("; Secure"),
+            "{rest}"
+        );
+        let mut sent = headers(cookie, &opened.page_secret);
+        // Without the proxy, the gateway has another cookie.
+        let found = browsers.principal(&sent).await.expect("an answer");
+        assert!(found.is_none());
+        sent.extend(base);
+        let found = browsers.principal(&sent).await.expect("an answer");
+        assert_eq!(found.expect("signed in").id, who.id);
+        let closed = browsers.close(&sent).await.expect("closed");
+        assert!(closed.starts_with("__Host-toolwharf-tools=;"), "{closed}");
     }
 
     #[tokio::test]
@@ -407,7 +466,10 @@ mod tests {
         ] {
             let (_dir, browsers) = browsers(base).await;
             let who = Principal::new("key:a", Role::Admin, None);
-            let opened = browsers.open(&who).await.expect("a session");
+            let opened = browsers
+                .open(&who, &HeaderMap::new())
+                .await
+                .expect("a session");
             let cookie = &opened.cookie;
             assert!(
                 cookie.starts_with(name) && cookie.contains(path),
@@ -424,7 +486,7 @@ mod tests {
         let other = elsewhere(&one, &BTreeMap::new());
         let project = ProjectId::parse("p").expect("an id");
         let who = Principal::new("user:corp:ann", Role::Manage, Some(project));
-        let sent = sent(&one.open(&who).await.expect("a session"));
+        let sent = sent(&one.open(&who, &HeaderMap::new()).await.expect("a session"));
         let found = other.principal(&sent).await.expect("an answer");
         assert_eq!(found.as_deref(), Some(&who));
         assert_eq!(other.refresh().await.expect("an answer"), []);
@@ -441,7 +503,12 @@ mod tests {
         let other = elsewhere(&browsers, &BTreeMap::from([issuer]));
         for (id, lives) in [("key:a", true), ("user:corp:ann", false)] {
             let who = Principal::new(id, Role::Admin, None);
-            let sent = sent(&browsers.open(&who).await.expect("a session"));
+            let sent = sent(
+                &browsers
+                    .open(&who, &HeaderMap::new())
+                    .await
+                    .expect("a session"),
+            );
             let found = other.principal(&sent).await.expect("an answer");
             assert_eq!(found.is_some(), lives, "{id}");
         }
@@ -453,8 +520,14 @@ mod tests {
         let other = elsewhere(&browsers, &BTreeMap::new());
         let who = Principal::new("key:a", Role::Admin, None);
         let attacker = Principal::new("key:b", Role::Read, None);
-        let own = browsers.open(&who).await.expect("a session");
-        let theirs = browsers.open(&attacker).await.expect("a session");
+        let own = browsers
+            .open(&who, &HeaderMap::new())
+            .await
+            .expect("a session");
+        let theirs = browsers
+            .open(&attacker, &HeaderMap::new())
+            .await
+            .expect("a session");
         let cookie = |of: &Opened| of.cookie.split(';').next().map(str::to_owned);
         let [own_cookie, their_cookie] = [&own, &theirs].map(|of| cookie(of).expect("a cookie"));
         let mut twice = sent(&own);

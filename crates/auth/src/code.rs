@@ -44,14 +44,15 @@ impl Codes {
         Self(tickets)
     }
 
-    /// Begins a sign-in. Returns the URL that the browser must open, and the secret that its page must keep. `next`:
-    /// the page to open after the sign-in.
+    /// Begins a sign-in. Returns the URL that the browser must open, and the secret that its page must keep. `base`: the
+    /// gateway's address for this browser. `next`: the page to open after the sign-in.
     ///
     /// # Errors
     /// If the issuer is unknown, has no browser sign-in, or does not respond.
     pub async fn begin(
         &self,
         tokens: &Tokens,
+        base: &str,
         name: &str,
         next: String,
     ) -> Result<(String, String), Refused> {
@@ -78,13 +79,13 @@ impl Codes {
         let kept = self.0.issue(Kind::SignIn, &begun).await;
         let state = kept.map_err(Refused::of_database)?;
         let more = [("scope", &*scopes.join(" ")), ("nonce", &nonce)];
-        let redirect = redirect(tokens);
+        let redirect = redirect(base);
         let url = oauth::authorization_url(endpoint, client, &redirect, &state, &verifier, &more);
         Ok((url, browser))
     }
 
     /// Completes a sign-in. Returns the user and the page to open next. `form`: the parameters with which the issuer
-    /// redirected the browser back. `browser`: the secret from the tab's session storage, which other origins cannot
+    /// redirected the browser back. `base`: as in [`Self::begin`]. `browser`: the secret from the tab's session storage, which other origins cannot
     /// read or write.
     ///
     /// # Errors
@@ -92,6 +93,7 @@ impl Codes {
     pub async fn finish(
         &self,
         tokens: &Tokens,
+        base: &str,
         form: &str,
     ) -> Result<(Arc<Principal>, String), Refused> {
         let callback = Callback::parse(form);
@@ -113,7 +115,7 @@ impl Codes {
         let metadata = issuer.metadata().await.map_err(away)?;
         let code = callback.code(&metadata);
         let code = code.map_err(|error| Refused::Invalid(error.what))?;
-        let granted = redeem(issuer, &metadata, code, begun.verifier, redirect(tokens)).await;
+        let granted = redeem(issuer, &metadata, code, begun.verifier, redirect(base)).await;
         let granted = granted.map_err(away)?;
         let token = granted
             .id_token
@@ -169,6 +171,6 @@ fn client(issuer: &Issuer) -> Result<&str, Refused> {
     })
 }
 
-fn redirect(tokens: &Tokens) -> String {
-    format!("{}/sign-in/callback", tokens.base())
+fn redirect(base: &str) -> String {
+    format!("{base}/sign-in/callback")
 }

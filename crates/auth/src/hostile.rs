@@ -34,7 +34,7 @@ async fn token(issuer: &Issuer, claims: Value) -> String {
 
 /// The principal's id, or the reason for the refusal.
 async fn outcome(tokens: &Tokens, token: &str) -> String {
-    match tokens.verify(token, keys::digest(token)).await {
+    match tokens.verify(token, keys::digest(token), None).await {
         Ok(Some(verified)) => verified.principal.id.to_string(),
         Ok(None) => "nobody".to_owned(),
         Err(Refused::Away(why)) => format!("away: {why}"),

@@ -73,7 +73,7 @@ impl Identities {
     }
 
     /// Identifies the owner of a key or token; `None` if it is unknown. `path`: the path that it is used for, if the
-    /// token may be limited to some paths.
+    /// token may be limited to some paths. `base`: the gateway's address for this request, if a proxy says what it is.
     ///
     /// # Errors
     /// If it is a token of a configured issuer and cannot be used.
@@ -81,6 +81,7 @@ impl Identities {
         &self,
         bearer: &[u8],
         path: Option<&str>,
+        base: Option<&str>,
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let digest = digest(bearer);
         let who = self.keys.of(&digest);
@@ -93,7 +94,7 @@ impl Identities {
         if !self.tokens.are_taken() || bearer.starts_with(PREFIX.as_bytes()) {
             return Ok(None);
         }
-        self.token(bearer, digest, path).await
+        self.token(bearer, digest, path, base).await
     }
 
     async fn token(
@@ -101,13 +102,14 @@ impl Identities {
         token: &[u8],
         digest: Digest,
         path: Option<&str>,
+        base: Option<&str>,
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let verified = match self.tokens.known(&digest) {
             Some(verified) => Some(verified),
             // This case is rare. Its future is boxed, because it would enlarge the future of every call, which is moved
             // into the call's connection.
             None => match std::str::from_utf8(token) {
-                Ok(token) => Box::pin(self.tokens.verify(token, digest)).await?,
+                Ok(token) => Box::pin(self.tokens.verify(token, digest, base)).await?,
                 Err(_) => None,
             },
         };

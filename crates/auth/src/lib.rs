@@ -5,6 +5,7 @@
 //! role that a route needs (`rest`), and whether a request needs a key (`gateway::Guard`).
 
 pub mod admin_token;
+mod base;
 mod browser;
 mod claims;
 mod code;
@@ -20,6 +21,7 @@ pub mod tickets;
 mod tokens;
 
 pub use self::{
+    base::{BASE, base_of},
     browser::{Browsers, PAGE_SECRET},
     claims::Refused,
     code::Codes,

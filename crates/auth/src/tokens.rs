@@ -136,16 +136,20 @@ impl Tokens {
         all.any(|known| *known.verified.principal.id == *id && known.ends_at > now())
     }
 
-    /// Checks a token that is not known yet; `None` if it is from none of the issuers.
+    /// Checks a token that is not known yet; `None` if it is from none of the issuers. `base`: another address of this
+    /// gateway that the token may name, that of the request.
     pub(super) async fn verify(
         &self,
         token: &str,
         digest: Digest,
+        base: Option<&str>,
     ) -> Result<Option<Arc<Verified>>, Refused> {
         if token.len() > MAX_TOKEN_BYTES {
             let why = format!("it is longer than {MAX_TOKEN_BYTES} bytes");
             return Err(Refused::Invalid(why));
         }
+        let bases = self.bases.iter().map(String::as_str).chain(base);
+        let bases: Vec<String> = bases.map(str::to_owned).collect();
         let read = insecure_decode::<Claims>(token).ok();
         let found = match read {
             Some(read) => {
@@ -153,14 +157,14 @@ impl Tokens {
                 let mut issuers = self.issuers.iter();
                 match issuers.find(|own| own.settings.issuer == of) {
                     Some(issuer) => {
-                        let verified = self.signed(issuer, token, read.header).await?;
+                        let verified = self.signed(issuer, token, read.header, &bases).await?;
                         Some((verified, i64::MAX))
                     }
                     None => None,
                 }
             }
             // The decoder does not know the algorithm `none`, and no issuer confirms such a token.
-            None => self.told(token).await?,
+            None => self.told(token, &bases).await?,
         };
         let Some((verified, fresh_until)) = found else {
             self.end(&digest);
@@ -177,10 +181,11 @@ impl Tokens {
         issuer: &Issuer,
         token: &str,
         header: Header,
+        bases: &[String],
     ) -> Result<Verified, Refused> {
         let claims = self.signed_claims(issuer, token, header).await?;
         let (name, settings) = (&issuer.name, &issuer.settings);
-        claims::verify(name, settings, &self.bases, &claims, now(), false)
+        claims::verify(name, settings, bases, &claims, now(), false)
     }
 
     /// The claims of an ID token. Only the signature is checked.
@@ -219,7 +224,11 @@ impl Tokens {
     }
 
     /// Asks the issuers about an opaque token. Returns how long a positive result is valid.
-    async fn told(&self, token: &str) -> Result<Option<(Verified, i64)>, Refused> {
+    async fn told(
+        &self,
+        token: &str,
+        bases: &[String],
+    ) -> Result<Option<(Verified, i64)>, Refused> {
         let ask = self.issuers.iter().filter(|own| own.settings.introspection);
         for issuer in ask {
             let _turn = self.questions.acquire().await;
@@ -231,8 +240,7 @@ impl Tokens {
             };
             if let Some(claims) = issuer.introspect(token).await.map_err(away)? {
                 let (name, settings) = (&issuer.name, &issuer.settings);
-                let mut verified =
-                    claims::verify(name, settings, &self.bases, &claims, now(), true)?;
+                let mut verified = claims::verify(name, settings, bases, &claims, now(), true)?;
                 let fresh_until = now() + INTROSPECTION_TTL_SECONDS;
                 // Without `exp`, the token remains valid while it is used.
                 if verified.ends_at == i64::MAX {

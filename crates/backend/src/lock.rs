@@ -18,6 +18,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use config::Sources;
+use http_client::Pin;
 use serde::{Deserialize, Serialize};
 use store::Location;
 
@@ -57,6 +58,25 @@ pub struct GatewayRecord {
     /// Its database, without a password. `None`: an earlier version wrote the record.
     #[serde(default)]
     pub database: Option<String>,
+    /// The SHA-256 of the certificate that it uses now, in hex. `None`: plain HTTP. Only this certificate proves that a
+    /// process at `url` is the gateway, because it may be issued for other names than that of `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// The URL for clients that check the certificate's name. `None`: `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<String>,
+}
+
+/// The addresses of a gateway.
+pub struct Address<'a> {
+    /// The URL for programs on this machine.
+    pub url: &'a str,
+    /// It remains valid after a restart.
+    pub is_fixed: bool,
+    /// See [`GatewayRecord::certificate`].
+    pub certificate: Option<String>,
+    /// See [`GatewayRecord::public_url`].
+    pub public_url: Option<&'a str>,
 }
 
 impl Lock {
@@ -115,35 +135,58 @@ impl Lock {
     /// Publishes the gateway's address until the returned guard is dropped.
     pub fn announce(
         &self,
-        url: &str,
-        is_fixed: bool,
+        address: &Address<'_>,
         sources: &Sources,
         database: &Location,
     ) -> anyhow::Result<Announced> {
         let path = self.dir.join(STATE_FILE);
         let gateway_record = GatewayRecord {
-            url: url.to_owned(),
-            is_fixed,
+            url: address.url.to_owned(),
+            is_fixed: address.is_fixed,
             pid: std::process::id(),
             config: absolute(sources),
             database: Some(database.to_string()),
+            certificate: address.certificate.clone(),
+            public_url: address.public_url.map(str::to_owned),
         };
-        let text = serde_json::to_string(&gateway_record)? + "\n";
-        // The file is written atomically, since other processes may read the file at any time.
-        let new = path.with_extension("json.new");
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &path))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Announced(path))
+        let announced = Announced {
+            path,
+            gateway_record,
+        };
+        announced.write()?;
+        Ok(announced)
     }
 }
 
 /// The published address. Dropping it removes the file, before the lock is released.
-pub struct Announced(PathBuf);
+pub struct Announced {
+    path: PathBuf,
+    gateway_record: GatewayRecord,
+}
+
+impl Announced {
+    /// Publishes that the gateway uses another certificate, with this SHA-256.
+    ///
+    /// # Errors
+    /// If the file cannot be written. Then commands on this machine cannot connect.
+    pub fn set_certificate(&mut self, digest: &str) -> anyhow::Result<()> {
+        self.gateway_record.certificate = Some(digest.to_owned());
+        self.write()
+    }
+
+    fn write(&self) -> anyhow::Result<()> {
+        let text = serde_json::to_string(&self.gateway_record)? + "\n";
+        // The file is written atomically, since other processes may read the file at any time.
+        let new = self.path.with_extension("json.new");
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &self.path))
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -214,6 +257,18 @@ impl GatewayRecord {
             Location::Sqlite(file) => real(Path::new(own)) == real(file),
             Location::Postgres(_) => *own == database.to_string(),
         })
+    }
+
+    /// The certificate that a connection to the gateway must have. `None`: plain HTTP, or the record is invalid, so that
+    /// the certificate must be valid for the name in the URL.
+    pub fn pin(&self) -> Option<Pin> {
+        self.certificate.as_deref()?.parse().ok()
+    }
+
+    /// The URL for clients that were not written for Toolwharf, if it remains valid after a restart.
+    pub fn url_of_clients(&self) -> Option<String> {
+        let url = self.public_url.as_ref().unwrap_or(&self.url);
+        self.is_fixed.then(|| url.clone())
     }
 
     /// Returns true if the gateway uses exactly these servers, and these settings if any are given.

@@ -29,7 +29,7 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The version of a file: its modification time, size, device and inode.
-type Stamp = Option<(SystemTime, [u64; 3])>;
+pub type Stamp = Option<(SystemTime, [u64; 3])>;
 
 pub struct Live {
     sources: Sources,
@@ -272,11 +272,13 @@ fn to_api(sources: &Sources, overruled: &[&str]) -> api::Settings {
 }
 
 fn stamps(sources: &Sources) -> Vec<Stamp> {
-    let stamp = |path: &Path| {
-        let meta = std::fs::metadata(path).ok()?;
-        Some((meta.modified().ok()?, [meta.len(), meta.dev(), meta.ino()]))
-    };
     sources.files().map(stamp).collect()
+}
+
+/// The version of the file that a path leads to, through any symbolic links. `None` if the file does not exist.
+pub fn stamp(path: &Path) -> Stamp {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.modified().ok()?, [meta.len(), meta.dev(), meta.ino()]))
 }
 
 #[cfg(test)]

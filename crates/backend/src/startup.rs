@@ -271,11 +271,13 @@ pub fn spawner() -> anyhow::Result<Spawner> {
 }
 
 /// Toolwharf's own files, which are hidden from all sandboxes: the data directory, the default configuration directory,
-/// and the named files.
+/// the named files, and the key of the listener's certificate.
 pub fn own_files(sources: &Sources, data_dir: &Path) -> sandbox::Own {
     let named = sources.files().map(Path::to_owned);
     let usual = config::config_dir(&env);
-    let all = named.chain(usual).chain([data_dir.to_owned()]);
+    let tls = settings(sources).ok().and_then(|settings| settings.tls);
+    let key = tls.map(|tls| tls.key);
+    let all = named.chain(usual).chain(key).chain([data_dir.to_owned()]);
     let here = std::env::current_dir().unwrap_or_default();
     let own = sandbox::Own::new(all.map(|path| here.join(path)));
     own.with_packages(&data_dir.join("bundles"))

@@ -16,7 +16,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -24,7 +24,7 @@ use std::{
 use model::{
     AuditBodies, BackupSettings, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat,
     NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings,
-    StartPolicy, SwarmSettings, ToolRef, naming,
+    StartPolicy, SwarmSettings, TlsSettings, ToolRef, naming,
 };
 use toml::{
     Spanned,
@@ -112,6 +112,11 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     let must = r#"a URL such as "https://example.com/toolwharf.json""#;
     let is_https = |url: &str| url.starts_with("https://");
     settings.client_metadata_url = root.text("client_metadata_url", must, is_https);
+    let must = r#"addresses or networks such as "127.0.0.1" and "10.0.0.0/8""#;
+    settings.trusted_proxies = root.each("trusted_proxies", must, |text| text.parse().ok());
+    if let Some(table) = root.items("tls") {
+        settings.tls = tls(root.walk, table);
+    }
     if let Some(table) = root.table("auth") {
         settings.oidc = auth::auth(table);
     }
@@ -301,6 +306,26 @@ fn limits(mut table: Table<'_, '_>, limits: &mut Limits) {
     table.time("held_call_ttl", &mut limits.held_call_ttl);
     table.time("stop_grace", &mut limits.stop_grace);
     table.time("drain", &mut limits.drain);
+}
+
+/// Without its keys, the table has no effect.
+fn tls(walk: &Walk<'_>, items: &DeTable<'_>) -> Option<TlsSettings> {
+    let mut table = Table::new(walk, items, "tls.");
+    let must = r#"the absolute path of a PEM file, such as "/etc/toolwharf/cert.pem""#;
+    let mut file = |key| {
+        let path = table.text(key, must, |text| Path::new(text).is_absolute());
+        path.map(PathBuf::from)
+    };
+    if let (Some(cert), Some(key)) = (file("cert"), file("key")) {
+        return Some(TlsSettings { cert, key });
+    }
+    for (key, other) in [("cert", "key"), ("key", "cert")] {
+        if let (None, Some((name, _))) = (items.get(key), items.get_key_value(other)) {
+            let what = format!("`[tls]` has `{other}`, but no `{key}`");
+            walk.wrong(name.span(), &what, must);
+        }
+    }
+    None
 }
 
 fn backup(mut table: Table<'_, '_>, into: &mut BackupSettings) {

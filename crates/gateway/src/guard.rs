@@ -5,10 +5,11 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use mcp::RpcError;
-use model::{Settings, origin_and_prefix};
+use model::{AddressRange, Settings, origin_and_prefix};
 use sha2::{Digest, Sha256};
 
-use auth::{Identities, PAGE_SECRET, Principal, Refused, Role};
+use super::proxied::Proxied;
+use auth::{BASE, Identities, PAGE_SECRET, Principal, Refused, Role, base_of};
 
 pub(crate) const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
 
@@ -21,8 +22,13 @@ pub struct Guard {
     any_ip: bool,
     /// The path of the gateway's URL.
     prefix: Arc<str>,
+    /// The scheme of connections to this listener.
+    scheme: &'static str,
+    /// The proxies that say at which address clients reach the gateway. None if the settings say that.
+    proxies: Vec<AddressRange>,
     identities: Arc<Identities>,
-    /// Set if MCP requests need a key as well: other machines can connect, or the settings require a key.
+    /// Set if all MCP requests need a key: other machines can connect, or the settings require a key. Requests through a
+    /// trusted proxy need one in any case.
     closed: bool,
     anonymous: Arc<Principal>,
 }
@@ -91,6 +97,15 @@ impl Guard {
                 .collect(),
             any_ip: address.is_unspecified(),
             prefix: origin_and_prefix(identities.tokens.base()).1.into(),
+            scheme: if settings.tls.is_some() {
+                "https"
+            } else {
+                "http"
+            },
+            proxies: match public {
+                Some(_) => Vec::new(),
+                None => settings.trusted_proxies.clone(),
+            },
             // An issuer means that users must sign in. Behind a proxy all connections come from loopback.
             closed: settings.require_key || !address.is_loopback() || identities.tokens.are_taken(),
             identities,
@@ -165,27 +180,60 @@ impl Guard {
         &self.identities
     }
 
-    /// The path of the gateway's URL: empty, or with a slash at its beginning and none at its end. Clients see it in
-    /// front of all paths.
-    pub fn prefix(&self) -> &str {
-        &self.prefix
+    /// The gateway's address for the client of a request.
+    pub fn base<'s>(&'s self, headers: &'s HeaderMap) -> &'s str {
+        base_of(headers).unwrap_or_else(|| self.identities.tokens.base())
     }
 
-    /// Removes the prefix from the path of a request. A proxy may have removed it already.
-    pub(crate) fn strip_prefix(&self, uri: &mut Uri) {
-        if self.prefix.is_empty() {
-            return;
+    /// The path of that address, in the form of [`Self::prefix`].
+    pub fn prefix_of<'s>(&'s self, headers: &'s HeaderMap) -> &'s str {
+        origin_and_prefix(self.base(headers)).1
+    }
+
+    /// Prepares a request of the peer at `from`: takes the client's scheme, host and path prefix from the headers of a
+    /// trusted proxy, and removes the prefix from the path. A proxy may have removed it already. Headers of other peers
+    /// are ignored.
+    ///
+    /// # Errors
+    /// If the proxy's headers cannot be read. They decide where links and cookies lead, so nothing is guessed.
+    pub(crate) fn arrive<B>(&self, from: IpAddr, request: &mut Request<B>) -> Result<(), Refusal> {
+        match self.note_proxy(from, request.headers_mut())? {
+            Some(prefix) => strip(&prefix, request.uri_mut()),
+            None => strip(&self.prefix, request.uri_mut()),
         }
-        let target = uri.path_and_query().map_or("", |target| target.as_str());
-        let Some(target) = below(&self.prefix, target) else {
-            return;
+        Ok(())
+    }
+
+    /// Adds the address that a trusted proxy names. Returns its prefix.
+    fn note_proxy(&self, from: IpAddr, headers: &mut HeaderMap) -> Result<Option<String>, Refusal> {
+        headers.remove(BASE);
+        if !self.proxies.iter().any(|range| range.contains(from)) {
+            return Ok(None);
+        }
+        let wrong = |what: String| Refusal::new(StatusCode::BAD_REQUEST, what);
+        let Some(proxied) = Proxied::read(headers).map_err(wrong)? else {
+            return Ok(None);
         };
-        let slash = if target.starts_with('/') { "" } else { "/" };
-        let mut parts = uri.clone().into_parts();
-        parts.path_and_query = format!("{slash}{target}").parse().ok();
-        if let Ok(stripped) = Uri::from_parts(parts) {
-            *uri = stripped;
+        if let Some(host) = &proxied.host {
+            let value = host_name(host).and_then(|_| HeaderValue::try_from(host).ok());
+            let unfit = || wrong("the proxy's header names no valid host".to_owned());
+            headers.insert(header::HOST, value.ok_or_else(unfit)?);
         }
+        let host = headers.get(header::HOST);
+        let host = host.and_then(|host| host.to_str().ok());
+        let host = host.filter(|host| host_name(host).is_some());
+        let host = host.ok_or_else(|| wrong("the request names no valid host".to_owned()))?;
+        let scheme = proxied.scheme.unwrap_or(self.scheme);
+        let base = format!("{scheme}://{host}{}", proxied.prefix);
+        let base = HeaderValue::try_from(base).map_err(|error| wrong(error.to_string()))?;
+        headers.insert(BASE, base);
+        Ok(Some(proxied.prefix))
+    }
+
+    /// The path of the URL in the settings: empty, or with a slash at its beginning and none at its end. Clients see it
+    /// in front of all paths.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// The principal of an MCP request. Sessions are bound to it.
@@ -198,7 +246,8 @@ impl Guard {
         asked: RequestInfo<'_>,
     ) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(asked.headers) else {
-            return if self.closed {
+            // A proxy serves other machines.
+            return if self.closed || base_of(asked.headers).is_some() {
                 Err(self.unauthorized(asked, None))
             } else {
                 Ok(self.anonymous.clone())
@@ -207,7 +256,8 @@ impl Guard {
         if let Some(principal) = self.identify(bearer, asked).await? {
             return Ok(principal);
         }
-        if self.closed || bearer.starts_with(auth::PREFIX.as_bytes()) {
+        let is_closed = self.closed || base_of(asked.headers).is_some();
+        if is_closed || bearer.starts_with(auth::PREFIX.as_bytes()) {
             return Err(self.unauthorized(asked, Some(UNKNOWN_KEY)));
         }
         let digest = Sha256::digest(bearer);
@@ -251,12 +301,17 @@ impl Guard {
 
     pub const NO_LINK: &str = "sign-in links need a private connection: use the gateway on loopback, or set an https `public_url`";
 
-    /// A link that signs one browser in as `who`, once; `None` where others could read it.
+    /// A link that signs one browser in as `who`, once; `None` where others could read it. `headers`: those of the
+    /// request for the link.
     ///
     /// # Errors
     /// Database errors.
-    pub async fn link(&self, who: &Principal) -> store::Result<Option<String>> {
-        let base = self.identities.tokens.base();
+    pub async fn link(
+        &self,
+        who: &Principal,
+        headers: &HeaderMap,
+    ) -> store::Result<Option<String>> {
+        let base = self.base(headers);
         if !is_private(base) {
             return Ok(None);
         }
@@ -289,7 +344,9 @@ impl Guard {
         bearer: &[u8],
         asked: RequestInfo<'_>,
     ) -> Result<Option<Arc<Principal>>, Refusal> {
-        let found = self.identities.identify(bearer, resource(asked.path)).await;
+        let base = base_of(asked.headers);
+        let path = resource(asked.path);
+        let found = self.identities.identify(bearer, path, base).await;
         found.map_err(|refused| self.refusal(asked, refused))
     }
 
@@ -341,7 +398,7 @@ impl Guard {
         if !tokens.are_taken() {
             return None;
         }
-        let base = tokens.base();
+        let base = self.base(asked.headers);
         let path = resource(asked.path).unwrap_or("/mcp");
         // Also found at the place of RFC 9728, section 3.1, in front of the prefix. A proxy may not forward that one.
         let scopes = tokens.scopes().join(" ");
@@ -378,6 +435,23 @@ pub const METADATA: &str = "/.well-known/oauth-protected-resource";
 pub(crate) fn below<'p>(prefix: &str, path: &'p str) -> Option<&'p str> {
     let rest = path.strip_prefix(prefix)?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
+}
+
+/// Removes a prefix from the path of a request.
+fn strip(prefix: &str, uri: &mut Uri) {
+    if prefix.is_empty() {
+        return;
+    }
+    let target = uri.path_and_query().map_or("", |target| target.as_str());
+    let Some(target) = below(prefix, target) else {
+        return;
+    };
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = format!("{slash}{target}").parse().ok();
+    if let Ok(stripped) = Uri::from_parts(parts) {
+        *uri = stripped;
+    }
 }
 
 /// The path of the resource that a request is for; `None` for a message to a session, which named the resource when it
@@ -447,248 +521,4 @@ fn is_private(base: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use auth::tickets::Tickets;
-
-    fn check(
-        tickets: &Arc<Tickets>,
-        (address, host, origin): (&str, &str, Option<&str>),
-        allowed: bool,
-    ) {
-        let mut settings = Settings::default();
-        settings.allowed_hosts.insert("tools.example.com".into());
-        settings
-            .allowed_origins
-            .insert("https://chat.example.com".into());
-        let guard = Guard::new(
-            &settings,
-            address.parse().expect(address),
-            Identities::administrator("twh_secret", &settings, tickets),
-        );
-        let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, host.parse().expect(host));
-        if let Some(origin) = origin {
-            headers.insert(header::ORIGIN, origin.parse().expect(origin));
-        }
-        assert_eq!(guard.check(&headers).is_ok(), allowed, "{host} {origin:?}");
-    }
-
-    #[tokio::test]
-    async fn foreign_hosts_and_origins_are_refused() {
-        let (_dir, tickets) = Tickets::for_test().await;
-        let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
-            check(&tickets, (address, host, origin), allowed);
-        };
-        for (host, origin) in [
-            ("localhost:6280", None),
-            ("[::1]:6280", Some("http://localhost:3000")),
-            ("Tools.Example.com", Some("https://chat.example.com")),
-            // The request comes from one of our own pages.
-            ("Tools.example.com", Some("https://tools.example.com")),
-        ] {
-            check("127.0.0.1", host, origin, true);
-        }
-        for (host, origin) in [
-            ("evil.example.com", None),
-            ("localhost", Some("http://evil.example.com")),
-            ("localhost", Some("http://localhost.evil.com")),
-            ("localhost", Some("null")),
-            ("10.0.0.7", None),
-            ("evil.example.com", Some("http://evil.example.com")),
-        ] {
-            check("127.0.0.1", host, origin, false);
-        }
-        check("0.0.0.0", "10.0.0.7:80", None, true);
-        let own = Some("http://10.0.0.7:6280");
-        check("0.0.0.0", "10.0.0.7:6280", own, true);
-        let other = Some("http://10.0.0.7:8080");
-        check("0.0.0.0", "10.0.0.7:6280", other, false);
-        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false);
-        check("0.0.0.0", "evil.example.com", None, false);
-    }
-
-    #[tokio::test]
-    async fn a_host_is_a_name_and_a_port_and_nothing_else() {
-        let (_dir, tickets) = Tickets::for_test().await;
-        let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
-            check(&tickets, (address, host, origin), allowed);
-        };
-        for address in ["127.0.0.1", "0.0.0.0"] {
-            for host in [
-                "user@localhost",
-                "user:password@localhost",
-                "localhost:6280:80",
-                "localhost:80x",
-                "localhost:x",
-                "localhost:",
-                "localhost:99999",
-                "localhost/evil",
-                "localhost evil",
-                "localhost, evil.example.com",
-                "localhost#evil",
-                "[::1]evil",
-                "[::1]:80evil",
-                "[::1]@evil:80",
-                "[::1",
-                "::1",
-                "127.0.0.1@evil.example.com",
-            ] {
-                check(address, host, None, false);
-            }
-            for origin in [
-                "http://user@localhost",
-                "http://localhost/path",
-                "http://localhost:80x",
-                "http://localhost:",
-                "http://localhost@evil.example.com",
-                "http://localhost:80@evil.example.com",
-                "http://[::1]evil.example.com",
-                "http://localhost evil",
-                "localhost",
-                "https://",
-                "",
-            ] {
-                check(address, "localhost", Some(origin), false);
-            }
-            check(address, "[::1]:65535", Some("https://[::1]:1"), true);
-        }
-    }
-
-    async fn with_public_url(url: &str) -> (impl Sized, Guard) {
-        let (dir, tickets) = Tickets::for_test().await;
-        let settings = Settings {
-            public_url: Some(url.to_owned()),
-            ..Settings::default()
-        };
-        let identities = Identities::new(&settings, vec![url.to_owned()], tickets);
-        let identities = identities.expect("root certificates");
-        let loopback = "127.0.0.1".parse().expect("an address");
-        (dir, Guard::new(&settings, loopback, identities))
-    }
-
-    #[tokio::test]
-    async fn a_prefix_is_removed_once() {
-        for (public_url, asked, expected) in [
-            ("https://a.example/tools", "/tools/mcp/ml", "/mcp/ml"),
-            ("https://a.example/tools", "/mcp/ml", "/mcp/ml"),
-            ("https://a.example/tools", "/tools", "/"),
-            ("https://a.example/tools", "/tools?server=a", "/?server=a"),
-            (
-                "https://a.example/tools",
-                "/tools/tools?q=%2F",
-                "/tools?q=%2F",
-            ),
-            (
-                "https://a.example/tools",
-                "/toolsmith/mcp",
-                "/toolsmith/mcp",
-            ),
-            ("https://a.example/x/y", "/x/y/", "/"),
-            ("https://a.example/x/y", "/x/mcp", "/x/mcp"),
-            ("https://a.example", "/mcp?a=b", "/mcp?a=b"),
-            (
-                "https://a.example/tools",
-                "http://a.example/tools/sse",
-                "http://a.example/sse",
-            ),
-        ] {
-            let (_dir, guard) = with_public_url(public_url).await;
-            let mut uri: Uri = asked.parse().expect(asked);
-            guard.strip_prefix(&mut uri);
-            assert_eq!(uri, expected, "{public_url} {asked}");
-        }
-    }
-
-    #[tokio::test]
-    async fn the_path_of_a_public_url_is_no_part_of_its_host_or_origin() {
-        let (_dir, guard) = with_public_url("https://a.example/tools").await;
-        let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, "a.example".parse().expect("a host"));
-        headers.insert(
-            header::ORIGIN,
-            "https://a.example".parse().expect("an origin"),
-        );
-        assert!(guard.check(&headers).is_ok());
-        assert!(guard.is_own_page(&headers));
-        headers.insert(header::HOST, "127.0.0.1:6280".parse().expect("a host"));
-        assert!(guard.check(&headers).is_ok());
-        assert!(guard.is_own_page(&headers));
-        let who = Principal::new("key:a", Role::Admin, None);
-        let link = guard.link(&who).await.expect("an answer").expect("a link");
-        assert!(
-            link.starts_with("https://a.example/tools/sign-in#"),
-            "{link}"
-        );
-    }
-
-    #[tokio::test]
-    async fn what_decides_is_said_once() {
-        let (_dir, tickets) = Tickets::for_test().await;
-        let guard = Guard::new(
-            &Settings::default(),
-            "127.0.0.1".parse().expect("an address"),
-            Identities::administrator("twh_secret", &Settings::default(), &tickets),
-        );
-        for (name, value) in [
-            ("host", "localhost"),
-            ("authorization", "Bearer a"),
-            ("x-project-id", "a"),
-        ] {
-            let name: HeaderName = name.parse().expect(name);
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, "localhost".parse().expect("a host"));
-            headers.insert(&name, value.parse().expect(value));
-            assert!(guard.check(&headers).is_ok(), "{name}");
-            headers.append(&name, value.parse().expect(value));
-            let refusal = guard.check(&headers).expect_err("it is there twice");
-            assert_eq!(refusal.status, StatusCode::BAD_REQUEST, "{name}");
-            assert!(refusal.error.message.contains(name.as_str()), "{name}");
-        }
-    }
-
-    #[tokio::test]
-    async fn who_may_ask() {
-        let (_dir, tickets) = Tickets::for_test().await;
-        let check =
-            async |address: &str, require_key: bool, bearer: Option<&str>, who: &str, key: bool| {
-                let settings = Settings {
-                    require_key,
-                    ..Settings::default()
-                };
-                let identities = Identities::administrator("twh_secret", &settings, &tickets);
-                let guard = Guard::new(&settings, address.parse().expect(address), identities);
-                let mut headers = HeaderMap::new();
-                if let Some(bearer) = bearer {
-                    let value = format!("Bearer {bearer}").parse().expect(bearer);
-                    headers.insert(header::AUTHORIZATION, value);
-                }
-                let asked = RequestInfo {
-                    method: &Method::GET,
-                    headers: &headers,
-                    path: "/mcp",
-                };
-                let found = match guard.principal(asked).await {
-                    Ok(principal) => principal
-                        .id
-                        .split(':')
-                        .next()
-                        .unwrap_or_default()
-                        .to_owned(),
-                    Err(refusal) => refusal.status.as_str().to_owned(),
-                };
-                assert_eq!(found, who, "{address} {require_key} {bearer:?}");
-                assert_eq!(guard.key(asked).await.is_ok(), key, "{address} {bearer:?}");
-            };
-        check("127.0.0.1", false, None, "anonymous", false).await;
-        check("127.0.0.1", false, Some("theirs"), "bearer", false).await;
-        check("127.0.0.1", false, Some("twh_other"), "401", false).await;
-        check("127.0.0.1", false, Some("twh_secret"), "key", true).await;
-        for (address, require_key) in [("127.0.0.1", true), ("0.0.0.0", false), ("::", false)] {
-            check(address, require_key, None, "401", false).await;
-            check(address, require_key, Some("theirs"), "401", false).await;
-            check(address, require_key, Some("twh_other"), "401", false).await;
-            check(address, require_key, Some("twh_secret"), "key", true).await;
-        }
-    }
-}
+mod tests;

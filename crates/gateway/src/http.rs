@@ -39,6 +39,7 @@ use super::{
     seal::Seal,
     sessions::Sessions,
     shares::{Share, Shares},
+    tls::Tls,
     wire::Wire,
 };
 use auth::Principal;
@@ -72,6 +73,8 @@ pub struct HttpGateway {
     backlog: Arc<Backlog>,
     streams: Arc<Shares>,
     most_connections: usize,
+    /// TLS of the listener for clients. `None`: plain HTTP.
+    tls: Option<Arc<Tls>>,
     stopping: std::sync::atomic::AtomicBool,
     /// Requests of other replicas in progress.
     forwarded: TaskTracker,
@@ -87,6 +90,7 @@ impl HttpGateway {
         seal: Seal,
         peers: Option<Arc<Peers>>,
         most_connections: usize,
+        tls: Option<Arc<Tls>>,
     ) -> Arc<Self> {
         let backlog = Backlog::new(gateway.settings().limits.max_unread_bytes);
         Arc::new(Self {
@@ -101,6 +105,7 @@ impl HttpGateway {
             backlog,
             streams: Arc::default(),
             most_connections,
+            tls,
             stopping: std::sync::atomic::AtomicBool::new(false),
             forwarded: TaskTracker::new(),
             leaving: std::sync::atomic::AtomicBool::new(false),
@@ -109,6 +114,11 @@ impl HttpGateway {
 
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
+    }
+
+    /// TLS of the listener for clients, if it has a certificate.
+    pub fn tls(&self) -> Option<&Arc<Tls>> {
+        self.tls.as_ref()
     }
 
     /// The connection limit.

@@ -4,7 +4,7 @@
 //! `subscriptions/listen` may send nothing for hours, so its connection is taken out of hyper ([`super::listener`]).
 //! Only a socket, the stream's state and this loop remain.
 
-use std::{fmt::Write as _, future::poll_fn, io, sync::Arc, task::Poll, time::Duration};
+use std::{fmt::Write as _, future::poll_fn, io, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderName;
@@ -15,8 +15,7 @@ use mcp::{
     sse,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -24,6 +23,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     body::{KEEP_ALIVE, Unread, poll_request},
     shares::Share,
+    socket::Socket,
 };
 
 /// Write timeout. A client that reads nothing for this long is disconnected.
@@ -72,7 +72,7 @@ impl Source {
 /// I/O errors of the socket; [`io::ErrorKind::TimedOut`] if the client does not read;
 /// [`io::ErrorKind::ConnectionAborted`] if the client was cut off because other clients needed the memory.
 pub(crate) async fn run(
-    socket: &mut TcpStream,
+    socket: &mut Socket,
     takeover: &mut Takeover,
     account: &Arc<Account>,
     over: &CancellationToken,
@@ -113,22 +113,23 @@ pub(crate) async fn run(
 }
 
 /// Waits until the client has closed the connection. Any input is discarded: no further request can be answered on it.
-async fn gone(socket: &TcpStream) {
-    loop {
-        if socket.readable().await.is_err() {
-            return;
-        }
+async fn gone(socket: &mut Socket) {
+    poll_fn(|cx| {
+        // The buffer is not part of the future.
         let mut scrap = [0u8; 256];
-        match socket.try_read(&mut scrap) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
+        loop {
+            let mut read = ReadBuf::new(&mut scrap);
+            match Pin::new(&mut *socket).poll_read(cx, &mut read) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
         }
-    }
+    })
+    .await;
 }
 
-async fn chunk(socket: &mut TcpStream, account: &Arc<Account>, data: &[u8]) -> io::Result<()> {
+async fn chunk(socket: &mut Socket, account: &Arc<Account>, data: &[u8]) -> io::Result<()> {
     let written = async {
         let head = format!("{:x}\r\n", data.len());
         if data.len() < COPY_BELOW_BYTES {
@@ -163,15 +164,20 @@ async fn cut(account: &Account) {
     .await;
 }
 
-async fn write(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {
-    timeout(WRITE_TIMEOUT, socket.write_all(data))
+async fn write(socket: &mut Socket, data: &[u8]) -> io::Result<()> {
+    let written = async {
+        socket.write_all(data).await?;
+        // TLS keeps data that the socket does not take at once.
+        socket.flush().await
+    };
+    timeout(WRITE_TIMEOUT, written)
         .await
         .map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 /// Briefly reads and discards remaining input. Closing a socket with unread input would reset the connection and lose
 /// the last data that was sent.
-pub(crate) async fn drain(socket: &mut TcpStream) {
+pub(crate) async fn drain(socket: &mut (impl AsyncRead + Unpin)) {
     let mut scrap = [0u8; 1024];
     let reading = async { while matches!(socket.read(&mut scrap).await, Ok(n) if n > 0) {} };
     let _ = timeout(Duration::from_millis(200), reading).await;

@@ -32,6 +32,8 @@ use super::{
     http::refusal,
     idle::{self, Source, Takeover},
     patience::Patience,
+    socket::Socket,
+    tls::Tls,
     wire::{AtWork, Download, Wire},
 };
 use crate::http::Upload;
@@ -136,12 +138,13 @@ pub async fn serve(
         open: AtomicUsize::new(0),
         full: AtomicBool::new(false),
     });
+    let is_plain = tls_of(&front, &whom).is_none();
     let admit = |accepted: io::Result<(TcpStream, SocketAddr)>| match accepted {
         Ok((socket, from)) => match crowd.admit(from.ip()) {
             Some(seat) => {
                 // The tracker boxes this future, so its size is what an idle connection needs.
                 connections.spawn(connection(
-                    socket,
+                    (socket, from.ip()),
                     front.clone(),
                     whom.clone(),
                     over.clone(),
@@ -150,6 +153,9 @@ pub async fn serve(
                 true
             }
             None => {
+                if !is_plain {
+                    return true;
+                }
                 let what = full(crowd.most);
                 let head = format!(
                     "HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\nconnection: close\r\n\
@@ -201,7 +207,7 @@ pub async fn serve(
 }
 
 async fn connection(
-    socket: TcpStream,
+    (socket, from): (TcpStream, IpAddr),
     front: Arc<HttpGateway>,
     whom: For,
     over: CancellationToken,
@@ -210,11 +216,24 @@ async fn connection(
     let _ = socket.set_nodelay(true);
     // Nothing else would end a connection whose client does not acknowledge data once the response is complete.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, TCP_USER_TIMEOUT_MS);
-    let mut socket = socket;
+    let mut socket = match tls_of(&front, &whom) {
+        Some(tls) => {
+            let stopped = async {
+                over.cancelled().await;
+                tokio::time::sleep(FIRST_REQUEST_WAIT).await;
+            };
+            let is_scarce = || seat.crowd.is_dense();
+            match Box::pin(tls.accept(socket, is_scarce, stopped)).await {
+                Some(socket) => Socket::Tls(Box::new(socket)),
+                None => return,
+            }
+        }
+        None => Socket::Plain(socket),
+    };
     // Boxed, so that it is freed before the stream runs.
     let wire = Wire::new(front.backlog());
     let account = wire.account().clone();
-    let takeover = Box::pin(http(&mut socket, &front, whom, &over, &seat, wire)).await;
+    let takeover = Box::pin(http((&mut socket, from), &front, whom, &over, &seat, wire)).await;
     if let Some(mut takeover) = takeover {
         let ended = idle::run(&mut socket, &mut takeover, &account, &over).await;
         if let Err(error) = ended {
@@ -228,9 +247,17 @@ async fn connection(
     }
 }
 
+/// TLS of this listener. Other replicas use plain HTTP with encrypted heads ([`super::peers`]).
+fn tls_of<'f>(front: &'f HttpGateway, whom: &For) -> Option<&'f Arc<Tls>> {
+    match whom {
+        For::Clients(_) => front.tls(),
+        For::Replicas(_) => None,
+    }
+}
+
 /// Speaks HTTP on a connection until it ends or a stream takes it over.
 async fn http(
-    socket: &mut TcpStream,
+    (socket, from): (&mut Socket, IpAddr),
     front: &Arc<HttpGateway>,
     whom: For,
     over: &CancellationToken,
@@ -245,7 +272,7 @@ async fn http(
         service_fn(move |request: Request<Incoming>| {
             let counted = inside.then(|| front.counted());
             let at_work = AtWork::begin(wire.clone(), counted);
-            answer(&front, &whom, &wire, request, cap)
+            answer(&front, &whom, &wire, (request, from), cap)
                 .map(|answer| Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work))))
         })
     };
@@ -328,7 +355,7 @@ async fn http(
 
 /// A socket that counts the bytes it reads and writes.
 struct Counted<'a> {
-    socket: &'a mut TcpStream,
+    socket: &'a mut Socket,
     wire: Arc<Wire>,
 }
 
@@ -380,14 +407,14 @@ impl AsyncWrite for Counted<'_> {
     }
 }
 
-/// Answers a request. `cap`: the connection limit, if this connection is above it.
+/// Answers a request of the peer at `from`. `cap`: the connection limit, if this connection is above it.
 ///
 /// The future for MCP requests is kept small, since it is moved into its connection. All others are boxed.
 fn answer(
     front: &Arc<HttpGateway>,
     whom: &For,
     wire: &Arc<Wire>,
-    request: Request<Incoming>,
+    (request, from): (Request<Incoming>, IpAddr),
     cap: Option<usize>,
 ) -> impl Future<Output = Response<Body>> + use<> {
     let mut request = request.map(|body| front.upload(body, wire));
@@ -400,7 +427,10 @@ fn answer(
             return Either::Right(Box::pin(forwarded) as Answered);
         }
     };
-    front.guard().strip_prefix(request.uri_mut());
+    if let Err(refusal) = front.guard().arrive(from, &mut request) {
+        let response = HttpGateway::refuse(&refusal);
+        return Either::Right(Box::pin(ready(response)) as Answered);
+    }
     if let Some(most) = cap
         && !is_reserved_for(front, &request)
     {

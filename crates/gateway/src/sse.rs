@@ -42,7 +42,7 @@ impl HttpGateway {
                     return Err(refusal(StatusCode::NOT_FOUND, &scope.missing()));
                 }
                 let scope = self.with_values(scope, &parts.headers)?;
-                self.open_sse(scope, principal, wire).await
+                self.open_sse(scope, principal, wire, &parts.headers).await
             }
             (None, "/message") if parts.method == Method::POST => {
                 let query = parts.uri.query().unwrap_or_default();
@@ -80,6 +80,7 @@ impl HttpGateway {
         scope: Scope,
         principal: Arc<Principal>,
         wire: Arc<Wire>,
+        headers: &HeaderMap,
     ) -> Result<Response<Body>, Refusal> {
         let id = match &self.peers {
             Some(peers) => self.seal.seal_sse(&principal.id, peers.address()),
@@ -89,7 +90,7 @@ impl HttpGateway {
         let share = self.stream_share(&principal)?;
         self.add(&session, scope, true)?;
         // A path, and not relative to this stream's: not every client resolves it against the stream.
-        let (prefix, id) = (self.guard().prefix(), session.id().as_str());
+        let (prefix, id) = (self.guard().prefix_of(headers), session.id().as_str());
         let endpoint = Bytes::from(format!("{prefix}/message?sessionId={id}"));
         let takeover = Takeover {
             stream: Source::Session(session.listen(false)),

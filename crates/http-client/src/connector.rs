@@ -58,8 +58,8 @@ impl Connector {
         let mut https = self
             .https
             .get_or_try_init(|| async {
-                let (tcp, http2) = (self.tcp.clone(), self.options.http2);
-                tokio::task::spawn_blocking(move || tls(tcp, http2))
+                let (tcp, options) = (self.tcp.clone(), self.options);
+                tokio::task::spawn_blocking(move || tls(tcp, options))
                     .await
                     .map_err(BoxError::from)?
             })
@@ -74,6 +74,9 @@ impl Connector {
 /// Adds the remedy to the error for a certificate of an unknown authority.
 fn explained(error: BoxError) -> BoxError {
     let why = model::with_causes(&*error);
+    if why.contains("ApplicationVerificationFailure") {
+        return "the server has another certificate than the gateway".into();
+    }
     match why.contains("UnknownIssuer") {
         true => format!(
             "{why}: this machine does not trust the authority that issued the certificate; add its CA certificate to \
@@ -84,15 +87,17 @@ fn explained(error: BoxError) -> BoxError {
     }
 }
 
-fn tls(tcp: Tcp, http2: bool) -> Result<HttpsConnector<Tcp>, BoxError> {
+fn tls(tcp: Tcp, options: Options) -> Result<HttpsConnector<Tcp>, BoxError> {
     let provider = rustls::crypto::ring::default_provider();
-    let builder = HttpsConnectorBuilder::new()
-        .with_provider_and_native_roots(provider)
-        .map_err(|error| {
+    let builder = HttpsConnectorBuilder::new();
+    let builder = match options.pin {
+        Some(pin) => builder.with_tls_config(pin.config(Arc::new(provider))?),
+        None => builder.with_provider_and_native_roots(provider).map_err(|error| {
             format!("the platform's root certificates cannot be read: {error}; install them (`apt-get install ca-certificates`), or correct `SSL_CERT_FILE` and `SSL_CERT_DIR`, if they are set")
-        })?
-        .https_or_http();
-    Ok(match http2 {
+        })?,
+    };
+    let builder = builder.https_or_http();
+    Ok(match options.http2 {
         true => builder.enable_all_versions().wrap_connector(tcp),
         false => builder.enable_http1().wrap_connector(tcp),
     })

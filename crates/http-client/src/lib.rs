@@ -3,7 +3,8 @@
 //! [`Client`] makes the gateway's own requests: to issuers, registries, models, webhooks, E2B and other replicas. The
 //! data plane (`mcp`) has its own pool, which uses the same [`Connector`].
 //!
-//! Invariants: the platform's root certificates are read at the first `https` connection. With
+//! Invariants: the platform's root certificates are read at the first `https` connection, except by a client that accepts
+//! only one certificate ([`Options::pin`]). With
 //! [`Options::public_only`], connections go to public addresses only, whatever a name resolves to. Proxies of the
 //! environment are used for all hosts except this machine and those in `NO_PROXY` ([`Proxies`]). Redirects are never
 //! followed, because they could lead anywhere and would get the credentials. Deliberately absent: cookies and
@@ -11,6 +12,7 @@
 
 mod client;
 mod connector;
+mod pin;
 mod proxies;
 mod tcp;
 
@@ -21,6 +23,7 @@ use http::{Uri, uri::Scheme};
 pub use self::{
     client::{Client, Error, cause, collect},
     connector::Connector,
+    pin::{InvalidPin, Pin},
     proxies::{Proxies, Via},
     tcp::{KEEPALIVE, Tcp},
 };
@@ -43,6 +46,9 @@ pub struct Options {
     pub max_idle: usize,
     /// The proxies to connect through.
     pub proxies: &'static Proxies,
+    /// The certificate that servers must have. `None`: one from an authority that the platform trusts, for the name in the
+    /// URL.
+    pub pin: Option<Pin>,
 }
 
 impl Options {
@@ -76,6 +82,7 @@ impl Default for Options {
             http2: false,
             max_idle: 256,
             proxies: Proxies::of_environment(),
+            pin: None,
         }
     }
 }

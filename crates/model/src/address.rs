@@ -1,7 +1,62 @@
-//! Addresses of the public internet. Servers that no administrator registered, and names on an allow-list, may only
-//! have such addresses.
+//! Addresses of the public internet, and ranges of addresses. Servers that no administrator registered, and names on an
+//! allow-list, may only have public addresses.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+/// An address, or a network such as `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    network: IpAddr,
+    /// The number of leading bits that all its addresses have in common.
+    bits: u8,
+}
+
+/// The text is neither an address nor a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an address or a network such as `10.0.0.0/8`")]
+pub struct InvalidRange;
+
+impl AddressRange {
+    /// Returns true if the address is in the range. An IPv4 address may be mapped to IPv6.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        match (self.network, ip.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(ip)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits));
+                (network.to_bits() ^ ip.to_bits()) & mask.unwrap_or(0) == 0
+            }
+            (IpAddr::V6(network), IpAddr::V6(ip)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits));
+                (network.to_bits() ^ ip.to_bits()) & mask.unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = InvalidRange;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRange> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let network = address.parse::<IpAddr>().map_err(|_| InvalidRange)?;
+        let most = if network.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            Some(bits) => bits.parse().map_err(|_| InvalidRange)?,
+            None => most,
+        };
+        if bits > most || network != network.to_canonical() {
+            return Err(InvalidRange);
+        }
+        Ok(Self { network, bits })
+    }
+}
 
 /// Returns whether an address belongs to the public internet according to IANA's registries of special-purpose
 /// addresses (RFC 6890).

@@ -24,7 +24,7 @@ mod settings;
 mod share;
 mod target;
 
-pub use address::is_public;
+pub use address::{AddressRange, InvalidRange, is_public};
 pub use auth::{AccessRule, OidcSettings};
 pub use caller_headers::{
     CallerValues, HeaderPart, HeaderTemplate, MAX_HEADER_VALUE_BYTES, never_passed,
@@ -48,7 +48,7 @@ pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolChoice, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, BackupSettings, Defaults, HostingSettings, KubernetesSettings, Limits,
-    Log, LogFormat, ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings,
+    Log, LogFormat, ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings, TlsSettings,
     origin_and_prefix,
 };
 pub use share::fair_share;

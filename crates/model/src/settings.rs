@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, Breaker, Hidden, HostEnv, Login, NamingPolicy, OidcSettings, Packages, Pinning,
-    ProjectId, Provider, ServerName, StartPolicy, ToolRef, naming,
+    AddressRange, AuditBodies, Breaker, Hidden, HostEnv, Login, NamingPolicy, OidcSettings,
+    Packages, Pinning, ProjectId, Provider, ServerName, StartPolicy, ToolRef, naming,
 };
 
 /// Splits the URL of a gateway, such as `https://example.com/tools`, into its origin and its path prefix. The prefix is
@@ -53,6 +53,10 @@ pub struct Settings {
     pub public_url: Option<String>,
     /// The URL where issuers find the client metadata document, unless it is below `public_url`.
     pub client_metadata_url: Option<String>,
+    /// TLS of the listener for clients. `None`: plain HTTP.
+    pub tls: Option<TlsSettings>,
+    /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are used.
+    pub trusted_proxies: Vec<AddressRange>,
     /// Trusted token issuers, by the name used in the ids of their users.
     pub oidc: BTreeMap<String, OidcSettings>,
     /// The sign-ins for `${login:NAME}`, by name.
@@ -76,6 +80,15 @@ pub struct Settings {
     pub console: Console,
     pub replicas: Replicas,
     pub projects: BTreeMap<ProjectId, ProjectView>,
+}
+
+/// The files of a listener's certificate. Both are absolute paths of PEM files, and may be symbolic links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// The certificate, followed by those of the authorities between it and the root.
+    pub cert: PathBuf,
+    /// The private key of the certificate.
+    pub key: PathBuf,
 }
 
 /// Defaults for launched servers of the configuration file.
@@ -353,6 +366,8 @@ impl Default for Settings {
             require_valid_entries: false,
             public_url: None,
             client_metadata_url: None,
+            tls: None,
+            trusted_proxies: Vec::new(),
             oidc: BTreeMap::new(),
             logins: BTreeMap::new(),
             extensions: BTreeMap::from([(

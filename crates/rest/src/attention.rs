@@ -1,5 +1,5 @@
-//! Servers, tools and backups that need a person: tools that are kept back, servers that do not run by themselves,
-//! sign-ins, and failed backups.
+//! The states that need a person: tools that are kept back, servers that do not run by themselves, sign-ins, and backups
+//! and certificates that fail.
 //!
 //! This is the only place that decides it. The console, `toolwharf ls` and the event stream use its result.
 
@@ -79,6 +79,8 @@ impl Rest {
                 let why = row.reason.as_ref()?;
                 Some(why.chars().take(MAX_REASON_CHARS).collect())
             });
+            let failing = self.front.tls().and_then(|tls| tls.failure());
+            all.certificate = failing.map(|why| why.chars().take(MAX_REASON_CHARS).collect());
         }
         Ok(all)
     }

@@ -1,7 +1,7 @@
 //! Single-use links that sign a browser in.
 
 use api::BrowserLink;
-use axum::{Extension, Json, extract::State};
+use axum::{Extension, Json, extract::State, http::HeaderMap};
 
 use super::{AppState, Problem, access::Who};
 use auth::tickets::LINK;
@@ -11,12 +11,13 @@ use gateway::Guard;
 pub(super) async fn link(
     State(rest): State<AppState>,
     Extension(who): Who,
+    headers: HeaderMap,
 ) -> Result<Json<BrowserLink>, Problem> {
     if !who.id.starts_with("key:") {
         let why = "only a caller with a key can create a sign-in link: open `/sign-in` in the browser instead";
         return Err(Problem::forbidden(why));
     }
-    let Some(url) = rest.front.guard().link(&who).await? else {
+    let Some(url) = rest.front.guard().link(&who, &headers).await? else {
         return Err(Problem::new(409, Guard::NO_LINK));
     };
     let expires_in = LINK.as_secs();

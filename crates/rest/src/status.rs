@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Audit, BackupOutcome, Backups, Database, KeptBack, Settings, Status};
+use api::{Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, Settings, Status};
 use axum::{Json, extract::State};
 
 use super::AppState;
@@ -45,6 +45,11 @@ pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
             enabled: rest.gateway.settings().audit.enabled,
         },
         backups: rest.backups.get().map(backups),
+        certificate: rest.front.tls().map(|tls| Certificate {
+            file: tls.file().display().to_string(),
+            sha256: tls.digest(),
+            failing: tls.failure(),
+        }),
     })
 }
 

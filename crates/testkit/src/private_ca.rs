@@ -1,6 +1,7 @@
 //! A certificate authority that no system trusts, and TLS in front of servers.
 
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
@@ -8,8 +9,8 @@ use std::{
 };
 
 use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    ClientConfig, RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use tempfile::TempDir;
 use tokio::{
@@ -17,7 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
 
 /// A certificate authority with one certificate for servers.
 pub struct PrivateCa {
@@ -81,6 +82,40 @@ impl PrivateCa {
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
+    }
+
+    /// The folder with the certificate for servers, `cert.pem`, and its key, `key.pem`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Connects to a server whose certificate is from this authority and is for `name`.
+    ///
+    /// # Errors
+    /// The connection fails, or the server has no such certificate.
+    ///
+    /// # Panics
+    /// If the authority's certificate cannot be read, or `name` is not a name.
+    pub async fn connect(
+        &self,
+        server: SocketAddr,
+        name: &str,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_file(self.file()).expect("a certificate");
+        roots.add(root).expect("an authority");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has them")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        let socket = TcpStream::connect(server).await?;
+        TlsConnector::from(Arc::new(config))
+            .connect(name, socket)
+            .await
     }
 
     /// Accepts TLS connections on a free loopback port and passes their content to `server`, until the set is dropped.

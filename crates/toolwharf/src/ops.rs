@@ -52,6 +52,12 @@ pub(crate) fn router(
                 if let Some(last) = backups.get() {
                     backup_metrics(&last, &mut out);
                 }
+                if let Some(tls) = front.tls() {
+                    let help = "1 if the changed certificate cannot be used.";
+                    let failing = u8::from(tls.failure().is_some());
+                    let family = ("certificate_failing", "gauge", help);
+                    write(&mut out, family, [(String::new(), failing)]);
+                }
                 out
             }),
         )

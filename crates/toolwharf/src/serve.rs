@@ -36,7 +36,7 @@ use backend::{
     clients::Clients,
     config_secrets,
     hosting::Hosting,
-    lock::Lock,
+    lock::{Address, Announced, Lock},
     logins::{self, Logins},
     loop_detection::LoopDetection,
     projects::Projects,
@@ -46,7 +46,7 @@ use backend::{
     startup::{self, CliOverrides},
 };
 use gateway::{
-    For, Guard, HttpGateway, Leases, Seal, auth_pages,
+    For, Guard, HttpGateway, Leases, Seal, Tls, auth_pages,
     peers::{self, Peers},
 };
 use install::Catalogue;
@@ -81,12 +81,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (mut base, spawner) = Base::open(named, &args.overrides).await?;
     startup::close_open(&base.store).await?;
     let (token, is_new) = auth::bootstrap(&base.store, &base.data_dir).await?;
-    let listen = args.listen.as_ref();
-    let listen = listen.unwrap_or(&base.config.settings.listen);
-    let (listener, endpoint) = match service_manager::passed_listener()? {
-        Some(passed) => Endpoint::passed(passed)?,
-        None => Endpoint::bind(listen).await?,
-    };
+    let opened = Endpoint::open(&base.config.settings, args.listen.as_deref());
+    let (listener, endpoint) = opened.await?;
     let (settings, address) = (&base.config.settings, endpoint.address);
     let audiences = bases(settings, address);
     let apps = Apps::open(settings, address, &audiences).await?;
@@ -99,9 +95,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     // From the announcement of the address on, signals stop the gateway gracefully.
     let ended = ended();
     parts.greet(&base, &endpoint, &token, is_new).await?;
-    let announced = base.lock.announce(
-        &endpoint.url,
-        endpoint.is_fixed,
+    let mut announced = base.lock.announce(
+        &endpoint.announced(&base.config.settings),
         &base.sources,
         &startup::location(&base.config.settings, &base.data_dir),
     )?;
@@ -120,6 +115,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
         outcome = parts.work(&base.config, &base.data_dir, remembered, apps) => outcome,
+        () = follow_certificate(endpoint.tls.as_deref(), &mut announced) => Ok(()),
         signal = ended => {
             tracing::info!("{signal}: stopping");
             Ok(())
@@ -222,23 +218,36 @@ struct Endpoint {
     is_fixed: bool,
     /// The URL for clients on this machine.
     url: String,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Endpoint {
-    async fn bind(listen: &str) -> anyhow::Result<(TcpListener, Self)> {
+    /// Loads the certificate, and takes the socket of the service manager or binds the configured address.
+    async fn open(
+        settings: &Settings,
+        listen: Option<&str>,
+    ) -> anyhow::Result<(TcpListener, Self)> {
+        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
+        match service_manager::passed_listener()? {
+            Some(passed) => Self::passed(passed, tls),
+            None => Self::bind(listen.unwrap_or(&settings.listen), tls).await,
+        }
+    }
+
+    async fn bind(listen: &str, tls: Option<Arc<Tls>>) -> anyhow::Result<(TcpListener, Self)> {
         let listener = TcpListener::bind(listen).await.with_context(|| {
             format!(
                 "cannot listen on `{listen}`{}; choose another address with --listen ADDR:PORT (0 picks a free port)",
                 runtime::used_by(listen)
             )
         })?;
-        let endpoint = Self::of(&listener, !listen.ends_with(":0"))?;
+        let endpoint = Self::of(&listener, !listen.ends_with(":0"), tls)?;
         Ok((listener, endpoint))
     }
 
     /// The socket of the service manager replaces the configured address.
-    fn passed(listener: TcpListener) -> anyhow::Result<(TcpListener, Self)> {
-        let endpoint = Self::of(&listener, true)?;
+    fn passed(listener: TcpListener, tls: Option<Arc<Tls>>) -> anyhow::Result<(TcpListener, Self)> {
+        let endpoint = Self::of(&listener, true, tls)?;
         tracing::info!(
             "listening on {}, the socket of the service manager; `listen` is not used",
             endpoint.address
@@ -246,18 +255,34 @@ impl Endpoint {
         Ok((listener, endpoint))
     }
 
-    fn of(listener: &TcpListener, is_fixed: bool) -> anyhow::Result<Self> {
+    fn of(listener: &TcpListener, is_fixed: bool, tls: Option<Arc<Tls>>) -> anyhow::Result<Self> {
         let address = listener.local_addr()?;
         Ok(Self {
             address,
             is_fixed,
-            url: format!("http://{}", dialable(address)),
+            url: format!("{}://{}", scheme(tls.is_some()), dialable(address)),
+            tls,
         })
+    }
+
+    /// The address that the data directory contains for other programs on this machine.
+    fn announced<'a>(&'a self, settings: &'a Settings) -> Address<'a> {
+        // Without TLS, programs on this machine need no proxy.
+        let public_url = settings.public_url.as_deref();
+        Address {
+            url: &self.url,
+            is_fixed: self.is_fixed,
+            certificate: self.tls.as_ref().map(|tls| tls.digest()),
+            public_url: public_url.filter(|_| self.tls.is_some()),
+        }
     }
 
     /// Returns whether only clients on this machine use the gateway.
     fn is_local(&self, settings: &Settings) -> bool {
-        self.address.ip().is_loopback() && settings.public_url.is_none() && settings.oidc.is_empty()
+        self.address.ip().is_loopback()
+            && settings.public_url.is_none()
+            && settings.trusted_proxies.is_empty()
+            && settings.oidc.is_empty()
     }
 }
 
@@ -325,6 +350,7 @@ impl Parts {
             Seal::new(projects.session_key().await?),
             peers.clone(),
             most_connections(settings.limits.max_connections, files),
+            endpoint.tls.clone(),
         );
         Ok(Self {
             hosting: Hosting::new(store.clone(), gateway.clone(), projects.clone()),
@@ -385,11 +411,23 @@ impl Parts {
                 "clients will request tokens for {url}: set `public_url` to the URL that they connect to"
             );
         }
+        if endpoint.tls.is_some() && !is_loopback && public_url.is_none() {
+            tracing::warn!(
+                "clients check the certificate for the name in their URL, and links lead to {url}: set `public_url` to a URL \
+                 with a name of the certificate"
+            );
+        }
+        if !settings.trusted_proxies.is_empty() && public_url.is_none() {
+            tracing::warn!(
+                "links for signing in to servers lead to {url}, because they are made without a request of a proxy: set \
+                 `public_url` if servers need sign-ins"
+            );
+        }
         eprintln!("toolwharf is at {url}/mcp");
         if is_logged {
             eprintln!("`toolwharf open` signs a browser in");
         } else if let Some(who) = self.identities.keys.identify(token)
-            && let Some(link) = self.front.guard().link(&who).await?
+            && let Some(link) = self.front.guard().link(&who, &HeaderMap::new()).await?
         {
             eprintln!("sign in with a browser (once, within 10 minutes): {link}");
         }
@@ -647,12 +685,32 @@ fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
     if let Some(url) = &settings.public_url {
         return vec![url.clone()];
     }
-    let mut bases = vec![format!("http://{}", dialable(address))];
+    let scheme = scheme(settings.tls.is_some());
+    let mut bases = vec![format!("{scheme}://{}", dialable(address))];
     if dialable(address).ip().is_loopback() {
         let names = ["127.0.0.1", "localhost", "[::1]"];
-        bases.extend(names.map(|name| format!("http://{name}:{}", address.port())));
+        bases.extend(names.map(|name| format!("{scheme}://{name}:{}", address.port())));
     }
     bases
+}
+
+fn scheme(has_tls: bool) -> &'static str {
+    if has_tls { "https" } else { "http" }
+}
+
+/// Loads changed certificates, and publishes which one is in use. Never returns.
+async fn follow_certificate(tls: Option<&Tls>, announced: &mut Announced) {
+    let Some(tls) = tls else {
+        return std::future::pending().await;
+    };
+    let publish = |digest: &str| {
+        if let Err(error) = announced.set_certificate(digest) {
+            tracing::error!(
+                "commands on this machine will not trust the new certificate: {error:#}"
+            );
+        }
+    };
+    tls.watch(publish).await;
 }
 
 /// Waits for SIGTERM or SIGINT and returns its name.

@@ -45,6 +45,10 @@ require_valid_entries = false
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"
 
+# Reverse proxies in front of this gateway, as addresses or networks such as "10.0.0.0/8". Without `public_url`,
+# their headers `X-Forwarded-Proto`, `-Host` and `-Prefix` or `Forwarded` say how clients reach the gateway.
+trusted_proxies = []
+
 # The address at which clients and browsers reach this gateway, for example behind a proxy. It may have
 # a path, such as "https://example.com/tools". Default: `listen`.
 # public_url = "https://tools.example.com"
@@ -84,6 +88,11 @@ tool_pinning = "quarantine"
 [extensions]
 # Extensions, with their settings, that Toolwharf declares to servers that all clients share.
 "io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }
+
+[tls]
+# With both files, clients connect with https. The files are read again when they change.
+# cert = "/etc/toolwharf/cert.pem"   # the certificate, followed by those of intermediate authorities
+# key = "/etc/toolwharf/key.pem"     # its private key, which only Toolwharf's user should be able to read
 
 [limits]
 max_body_bytes = "16MiB"      # largest request body; larger ones get 413

@@ -120,6 +120,65 @@ fn scheduled_backups() {
     assert_eq!(crate::setting_text("not = = toml", "not"), None);
 }
 
+#[test]
+fn tls_needs_both_files() {
+    let tls = load("[tls]\ncert = \"/c.pem\"\nkey = \"/k.pem\"\n")
+        .tls
+        .unwrap();
+    assert_eq!(
+        (tls.cert.as_path(), tls.key.as_path()),
+        (Path::new("/c.pem"), Path::new("/k.pem"))
+    );
+    for (lines, expect) in [
+        ("cert = \"/c.pem\"", "`[tls]` has `cert`, but no `key`"),
+        ("key = \"/k.pem\"", "`[tls]` has `key`, but no `cert`"),
+        ("cert = \"c.pem\"\nkey = \"/k.pem\"", "invalid `cert`"),
+        ("certs = \"/c.pem\"", "did you mean `cert`"),
+    ] {
+        let errors = errors("t.toml", &format!("[tls]\n{lines}\n"));
+        assert!(errors.contains(expect), "{errors}");
+    }
+}
+
+#[test]
+fn trusted_proxies_are_addresses_and_networks() {
+    let trusted =
+        load("trusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\", \"fd00::/8\", \"::1\"]\n")
+            .trusted_proxies;
+    let is_trusted = |ip: &str| {
+        let ip = ip.parse().expect(ip);
+        trusted.iter().any(|range| range.contains(ip))
+    };
+    for ip in [
+        "127.0.0.1",
+        "::ffff:127.0.0.1",
+        "10.255.0.1",
+        "fd12::1",
+        "::1",
+    ] {
+        assert!(is_trusted(ip), "{ip}");
+    }
+    for ip in ["127.0.0.2", "11.0.0.1", "fe80::1", "::2", "::ffff:11.0.0.1"] {
+        assert!(!is_trusted(ip), "{ip}");
+    }
+    let all = load("trusted_proxies = [\"0.0.0.0/0\"]\n").trusted_proxies;
+    assert!(all[0].contains([255, 1, 2, 3].into()));
+    for wrong in [
+        "*",
+        "10.0.0.0/33",
+        "10.0.0.0/",
+        "::/129",
+        "localhost",
+        "::ffff:10.0.0.0/104",
+    ] {
+        let errors = errors("t.toml", &format!("trusted_proxies = [\"{wrong}\"]\n"));
+        assert!(
+            errors.contains("invalid `trusted_proxies`"),
+            "{wrong}: {errors}"
+        );
+    }
+}
+
 /// Names fit into the 64 characters of model APIs with the prefix that clients make of the entry `toolwharf`.
 #[test]
 fn g02_the_limit_of_names() {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use axum::{
     Json, Router,
     extract::State,
-    http::{StatusCode, Uri, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::json;
 
 use crate::{METADATA, guard::below};
-use auth::Identities;
+use auth::{Identities, base_of};
 use model::origin_and_prefix;
 
 pub(super) fn router(identities: Arc<Identities>) -> Router {
@@ -24,19 +24,24 @@ pub(super) fn router(identities: Arc<Identities>) -> Router {
         .with_state(identities)
 }
 
-async fn metadata(State(identities): State<Arc<Identities>>, uri: Uri) -> Response {
+async fn metadata(
+    State(identities): State<Arc<Identities>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
     let tokens = &identities.tokens;
+    let base = base_of(&headers).unwrap_or_else(|| tokens.base());
     let path = uri.path().strip_prefix(METADATA).unwrap_or_default();
     let path = path.trim_end_matches('/');
     // Clients put the well-known path before the resource's whole path, so the prefix of the gateway's URL follows it.
-    let (_, prefix) = origin_and_prefix(tokens.base());
+    let (_, prefix) = origin_and_prefix(base);
     let path = below(prefix, path).unwrap_or(path);
     if !tokens.are_taken() || !is_resource(path) {
         return StatusCode::NOT_FOUND.into_response();
     }
     let issuers: Vec<&str> = tokens.issuers().collect();
     let mut document = json!({
-        "resource": format!("{}{path}", tokens.base()),
+        "resource": format!("{base}{path}"),
         "authorization_servers": issuers,
         "bearer_methods_supported": ["header"],
         "resource_name": "Toolwharf",

@@ -170,7 +170,7 @@ async fn enter(State(front): SignIn, headers: HeaderMap, body: String) -> Respon
             }
         };
         let who = who.ok_or_else(|| No(StatusCode::UNAUTHORIZED, why.to_owned()))?;
-        open(&front, &who, &next(&entered.next)).await
+        open(&front, &headers, &who, &next(&entered.next)).await
     };
     entering.await.unwrap_or_else(|no| no.answer(&front))
 }
@@ -197,9 +197,10 @@ async fn begin(
         own_page(&front, &headers)?;
         use_form(&front, &entered.form).await?;
         let identities = front.guard().identities();
+        let base = front.guard().base(&headers);
         let begun = identities
             .codes
-            .begin(&identities.tokens, &issuer, next(&entered.next));
+            .begin(&identities.tokens, base, &issuer, next(&entered.next));
         let (url, browser) = begun.await.map_err(No::of)?;
         let body = Json(json!({ "url": url, "browser": browser }));
         Ok::<_, No>(([(header::CACHE_CONTROL, "no-store")], body).into_response())
@@ -213,9 +214,11 @@ async fn finish(State(front): SignIn, headers: HeaderMap, body: String) -> Respo
     let finishing = async {
         own_page(&front, &headers)?;
         let identities = front.guard().identities();
-        let finished = identities.codes.finish(&identities.tokens, &body).await;
+        let base = front.guard().base(&headers);
+        let finished = identities.codes.finish(&identities.tokens, base, &body);
+        let finished = finished.await;
         let (who, next) = finished.map_err(No::of)?;
-        open(&front, &who, &next).await
+        open(&front, &headers, &who, &next).await
     };
     finishing.await.unwrap_or_else(|no| no.answer(&front))
 }
@@ -243,8 +246,14 @@ async fn use_form(front: &HttpGateway, token: &str) -> Result<(), No> {
 }
 
 /// Opens a session: sets the cookie and returns the page secret.
-async fn open(front: &HttpGateway, who: &Principal, next: &str) -> Result<Response, No> {
-    let opened = front.guard().identities().browsers.open(who).await;
+async fn open(
+    front: &HttpGateway,
+    headers: &HeaderMap,
+    who: &Principal,
+    next: &str,
+) -> Result<Response, No> {
+    let browsers = &front.guard().identities().browsers;
+    let opened = browsers.open(who, headers).await;
     let opened = opened.map_err(|error| No::of_database(&error))?;
     let headers = [
         (header::CACHE_CONTROL, "no-store".to_owned()),

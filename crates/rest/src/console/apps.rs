@@ -54,7 +54,9 @@ impl Apps {
     ) -> anyhow::Result<Option<Self>> {
         let console = &settings.console;
         if console.apps_url.is_none()
-            && (settings.public_url.is_some() || !gateway.ip().is_loopback())
+            && (settings.public_url.is_some()
+                || !settings.trusted_proxies.is_empty()
+                || !gateway.ip().is_loopback())
         {
             return Ok(None);
         }

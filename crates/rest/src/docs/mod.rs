@@ -15,15 +15,18 @@ use std::sync::{Arc, LazyLock};
 
 use axum::{
     Router,
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::openapi::document;
+use auth::base_of;
+use model::origin_and_prefix;
 
 const PAGE: &str = include_str!("docs.html");
 const SCALAR: &[u8] = include_bytes!("scalar.js.gz");
@@ -32,11 +35,23 @@ const SCALAR: &[u8] = include_bytes!("scalar.js.gz");
 pub(super) fn router<S: Clone + Send + Sync + 'static>(prefix: &str) -> Router<S> {
     let prefix = prefix.to_owned();
     let text = Arc::new(LazyLock::new(move || text_below(prefix)));
+    // The text below the last prefix that a trusted proxy named. Usually there is only one.
+    let proxied = Arc::new(Mutex::new((String::new(), Bytes::new())));
+    let document = move |headers: HeaderMap| {
+        let text = match base_of(&headers).map(|base| origin_and_prefix(base).1) {
+            Some(prefix) => {
+                let mut last = proxied.lock();
+                if last.1.is_empty() || last.0 != prefix {
+                    *last = (prefix.to_owned(), text_below(prefix.to_owned()));
+                }
+                last.1.clone()
+            }
+            None => Bytes::clone(&text),
+        };
+        std::future::ready(serve_document(text))
+    };
     Router::new()
-        .route(
-            "/openapi.json",
-            get(move || std::future::ready(serve_document(Bytes::clone(&text)))),
-        )
+        .route("/openapi.json", get(document))
         .route("/docs", get(serve_page))
         .route("/docs/scalar.js", get(serve_scalar))
 }

@@ -227,6 +227,7 @@ pub(crate) async fn register(
     State(rest): State<AppState>,
     Extension(who): Who,
     query: Result<Query<Registering>, QueryRejection>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let Registering { wait } = input::query(query)?;
@@ -241,7 +242,7 @@ pub(crate) async fn register(
             return Err(Problem::field(422, refused.pointer, why));
         }
     }
-    let prefix = rest.front.guard().prefix();
+    let prefix = rest.front.guard().prefix_of(&headers);
     let place = format!("{prefix}/api/v1/mcp/servers/{}", row.id);
     let target = Target::from(row);
     let told = rest.to_api(&who, &target).await;

@@ -45,6 +45,11 @@ fn lines(needed: &Attention) -> Vec<String> {
     if let Some(why) = &needed.backup {
         lines.push(format!("the last scheduled backup failed: {why}"));
     }
+    if let Some(why) = &needed.certificate {
+        lines.push(format!(
+            "the changed certificate of the gateway cannot be used: {why}"
+        ));
+    }
     let down = of(&[NeedKind::Blocked, NeedKind::Failed]);
     if let Some(first) = down.first() {
         lines.push(format!(
@@ -102,6 +107,7 @@ mod tests {
             servers: 5,
             sign_ins: 1,
             backup: Some("the disk is full".to_owned()),
+            certificate: Some("cannot read c.pem".to_owned()),
             needs: vec![
                 need("a", NeedKind::Approval),
                 need("shop", NeedKind::SignIn),
@@ -117,6 +123,7 @@ mod tests {
                 "2 tools wait for approval: `toolwharf approvals ls`",
                 "1 server needs a sign-in (shop): `toolwharf login shop --project p`",
                 "the last scheduled backup failed: the disk is full",
+                "the changed certificate of the gateway cannot be used: cannot read c.pem",
                 "4 servers need attention (b, c, d, …): `toolwharf get b` says why",
             ]
         );

@@ -191,7 +191,7 @@ impl Bench {
         let dir = std::path::absolute(dir)?;
         let there = lock::gateway_record(&dir);
         let sources = in_use(located, there.as_ref())?;
-        let fixed = there.filter(|there| there.is_fixed).map(|there| there.url);
+        let fixed = there.and_then(|there| there.url_of_clients());
         let (keys, url) = match place {
             Place::Gateway(api) if context.reach.url.is_some() => {
                 let url = api.url.clone();

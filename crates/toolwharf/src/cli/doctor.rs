@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::{Backups, Finding, KeptBack, Level, Project, Report, Server, Status};
+use api::{Backups, Certificate, Finding, KeptBack, Level, Project, Report, Server, Status};
 use config::{Config, Sources};
 use model::{HostEnv, Program, ProjectId, ServerSpec, Settings, Surroundings};
 
@@ -80,7 +80,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let mut findings = Findings::default();
     let place = context.place().await;
     let running = match &place {
-        Ok(Place::Gateway(api)) => api.url.trim_start_matches("http://").parse().ok(),
+        Ok(Place::Gateway(api)) => api.authority().parse().ok(),
         _ => None,
     };
     let dir = context.dir(None);
@@ -136,6 +136,12 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
                     findings.ok("no gateway is running (`toolwharf serve` starts one)");
                     let settings = config.map(|config| config.settings).unwrap_or_default();
                     port(&settings, &mut findings);
+                    if let Some(Err(error)) = settings.tls.as_ref().map(::gateway::Tls::open) {
+                        findings.problem(
+                            format!("{error:#}"),
+                            "correct the files of `[tls]`, or remove the table for plain HTTP",
+                        );
+                    }
                 }
             }
         }
@@ -534,11 +540,26 @@ async fn gateway(api: &Api, mut missing: Missing, bad: &BTreeSet<String>, findin
             if let Some(last) = &status.backups {
                 backups(last, findings);
             }
+            if let Some(certificate) = &status.certificate {
+                certificate_in_use(certificate, findings);
+            }
         }
         Err(error) => findings.problem(
             format!("the gateway at {url} does not return its status: {error:#}"),
             "check that it is a gateway of this version",
         ),
+    }
+}
+
+/// Reports whether the gateway uses the certificate in its files.
+fn certificate_in_use(certificate: &Certificate, findings: &mut Findings) {
+    let file = &certificate.file;
+    match &certificate.failing {
+        Some(why) => findings.problem(
+            format!("the changed certificate {file} is not in use, but the previous one: {why}"),
+            "correct the files of `[tls]`; the gateway tries again by itself",
+        ),
+        None => findings.ok(format!("clients get the certificate {file}")),
     }
 }
 

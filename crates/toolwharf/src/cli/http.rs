@@ -1,6 +1,7 @@
-//! The client of the REST API: one connection per request, over plain HTTP.
+//! The client of the REST API: one connection per request.
 //!
-//! The gateway itself speaks plain HTTP. If a proxy adds TLS, use the command line on the gateway's machine.
+//! A gateway on this machine that has a certificate publishes its digest in the data directory. Only that certificate is
+//! accepted. The certificates of other gateways must be from an authority that this machine trusts.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use api::Problem;
 use api::Wrong;
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use http_client::{Client, Incoming, Options, Proxies, cause, collect};
+use http_client::{Client, Incoming, Options, Pin, Proxies, cause, collect};
 use hyper::{Method, Request, StatusCode, header};
 use mcp::sse::{Event, Parser};
 use model::ProjectId;
@@ -28,7 +29,7 @@ const MAX_EVENT_BYTES: usize = 256 << 20;
 #[derive(Clone)]
 pub(super) struct Api {
     client: Client,
-    /// `http://host:port`, with the path of the gateway if it has one.
+    /// `http://host:port` or `https://host:port`, with the path of the gateway if it has one.
     pub(super) url: String,
     pub(super) token: Option<String>,
     /// The source of the token, for errors.
@@ -77,12 +78,14 @@ impl Answer {
 }
 
 impl Api {
+    /// `pin`: the certificate of the gateway, if it is known.
+    ///
     /// # Errors
     /// The URL is not valid for a gateway.
-    pub(super) fn new(url: &str, token: Option<String>) -> anyhow::Result<Self> {
+    pub(super) fn new(url: &str, pin: Option<Pin>) -> anyhow::Result<Self> {
         if !url.contains("://") && !url.starts_with("http:") {
             bail!(
-                "`{}` does not begin with http://; write a URL such as http://127.0.0.1:6280 (--url or TOOLWHARF_URL)",
+                "`{}` does not begin with http:// or https://; write a URL such as http://127.0.0.1:6280 (--url or TOOLWHARF_URL)",
                 model::url_for_display(url)
             );
         }
@@ -90,29 +93,36 @@ impl Api {
             let shown = model::url_for_display(url);
             format!("`{shown}` is not a URL like http://127.0.0.1:6280 (--url or TOOLWHARF_URL)")
         })?;
-        if parsed.scheme() != "http" {
+        let scheme = parsed.scheme();
+        if !matches!(scheme, "http" | "https") {
             bail!(
-                "`{}` begins with {}://, but the command line speaks plain HTTP only: run the command on the gateway's machine and use http://",
-                model::url_for_display(url),
-                parsed.scheme()
+                "`{}` begins with {scheme}://: use http:// or https://",
+                model::url_for_display(url)
             );
         }
         let host = parsed
             .host_str()
             .with_context(|| format!("`{url}` contains no host; write http://HOST:PORT"))?;
-        let authority = format!("{host}:{}", parsed.port().unwrap_or(80));
+        let port = parsed.port_or_known_default().unwrap_or(80);
         Ok(Self {
-            url: format!("http://{authority}{}", prefix(parsed.path())),
+            url: format!("{scheme}://{host}:{port}{}", prefix(parsed.path())),
             client: Client::new(Options {
                 connect_timeout: CONNECT_TIMEOUT,
                 max_idle: 0,
                 proxies: Proxies::none(),
+                pin,
                 ..Options::default()
             }),
-            token,
+            token: None,
             token_source: None,
             patience: DEFAULT_TIMEOUT,
         })
+    }
+
+    /// The host and the port.
+    pub(super) fn authority(&self) -> &str {
+        let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        rest.split('/').next().unwrap_or_default()
     }
 
     pub(super) fn patient(self, patience: Duration) -> Self {
@@ -388,7 +398,12 @@ mod tests {
             let found = url(&format!("http://h:1{path}"));
             assert_eq!(found.ok(), Some(format!("http://h:1{kept}")), "{path}");
         }
-        for bad in ["https://h", "localhost:6280", "", "http://"] {
+        let api = Api::new("https://h/tools/mcp", None).expect("a URL");
+        assert_eq!(
+            (api.url.as_str(), api.authority()),
+            ("https://h:443/tools", "h:443")
+        );
+        for bad in ["ftp://h", "localhost:6280", "", "http://"] {
             assert!(url(bad).is_err(), "{bad}");
         }
     }

@@ -165,9 +165,8 @@ impl Context {
     }
 
     fn named(&self, url: &str) -> anyhow::Result<Api> {
-        let mut api = Api::new(url, None)?;
-        let host = url::Url::parse(url)?;
-        let is_local = match host.host() {
+        let parsed = url::Url::parse(url).ok();
+        let is_local = match parsed.as_ref().and_then(url::Url::host) {
             Some(url::Host::Domain(name)) => name == "localhost",
             Some(url::Host::Ipv4(ip)) => IpAddr::from(ip).is_loopback(),
             Some(url::Host::Ipv6(ip)) => IpAddr::from(ip).is_loopback(),
@@ -175,6 +174,9 @@ impl Context {
         };
         // The token in the data directory is sent only to a gateway on this machine.
         let own = if is_local { self.dir(None) } else { None };
+        let record = own.as_deref().and_then(lock::gateway_record);
+        let record = record.filter(|own| has_port_of(parsed.as_ref(), &own.url));
+        let mut api = Api::new(url, record.and_then(|own| own.pin()))?;
         self.add_token(&mut api, own.as_deref())?;
         Ok(api)
     }
@@ -196,10 +198,10 @@ impl Context {
         if sources.is_some_and(|sources| !self.is_meant(sources, &found)) {
             return Ok(None);
         }
-        let mut api = Api::new(&found.url, None)?;
+        let mut api = Api::new(&found.url, found.pin())?;
         self.add_token(&mut api, Some(&dir))?;
-        let address = found.url.trim_start_matches("http://");
-        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        let connecting = TcpStream::connect(api.authority());
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(_)) => Ok(Some(api)),
             _ => Ok(None),
         }
@@ -256,6 +258,13 @@ impl Context {
         }
         Ok(())
     }
+}
+
+/// Returns whether a URL of this machine has the scheme and the port of `own`.
+fn has_port_of(url: Option<&url::Url>, own: &str) -> bool {
+    let place = |url: &url::Url| (url.scheme().to_owned(), url.port_or_known_default());
+    let own = url::Url::parse(own).ok();
+    own.is_some_and(|own| url.is_some_and(|url| place(url) == place(&own)))
 }
 
 /// Returns all servers that the key can see, or those of a project.

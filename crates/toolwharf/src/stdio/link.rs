@@ -158,7 +158,12 @@ impl Finder {
             "Authorization".to_owned(),
             format!("Bearer {}", token.trim()),
         );
-        Ok(Passage::new(url.as_str(), &[token], self.max_answer)?)
+        Ok(Passage::new(
+            url.as_str(),
+            &[token],
+            self.max_answer,
+            at.pin(),
+        )?)
     }
 }
 

@@ -97,7 +97,7 @@ async fn the_gateway_that_is_meant_is_found_and_no_other() {
         | one
         1$ ls --url {url} # --token-file
         1$ ls --url {url} --token-file wrong # TOOLWHARF_TOKEN
-        1$ ls --url https://example.com # http://
+        1$ ls --url ftp://example.com # http://
         1$ ls --url http://127.0.0.1:1 # cannot reach
         "
     );

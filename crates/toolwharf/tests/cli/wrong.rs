@@ -213,7 +213,7 @@ const FILES: &str = "
 1$ --config a.toml --config b.toml ls # a.toml # b.toml # name only
 1$ ls --url foo # `foo` # http://127.0.0.1:6280
 1$ ls --url localhost:1 # `localhost:1` # http://127.0.0.1:6280 # --url
-1$ ls --url https://example.com # `https://example.com` # plain HTTP # use http://
+1$ ls --url ftp://example.com # `ftp://example.com` # use http:// or https://
 1$ ls --url http:// # `http://` # empty host # http://127.0.0.1:6280
 1$ ls --url http://127.0.0.1:99999 # `http://127.0.0.1:99999` # invalid port # http://127.0.0.1:6280
 1$ ls --url http://127.0.0.1:1 # http://127.0.0.1:1 # refused # --url

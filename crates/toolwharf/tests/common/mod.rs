@@ -11,6 +11,7 @@ pub(crate) mod chat;
 pub(crate) mod checks;
 pub(crate) mod cli;
 pub(crate) mod first_hour;
+pub(crate) mod nginx;
 pub(crate) mod processes;
 pub(crate) mod real;
 pub(crate) mod replicas;

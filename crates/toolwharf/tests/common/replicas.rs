@@ -3,13 +3,11 @@
 use std::{
     fs,
     net::{SocketAddr, TcpListener},
-    process::Command,
 };
 
-use tempfile::TempDir;
-use testkit::{DEADLINE, Process, RawClient, wait_for};
+use testkit::RawClient;
 
-use super::{Gateway, Setup};
+use super::{Gateway, Setup, nginx::Nginx};
 
 impl Setup {
     /// Configures a replica on the Postgres at `url`, with a shared master key and the first replica's administrator
@@ -34,8 +32,7 @@ impl Setup {
 /// request was the first on that connection, and clients do not expect that.
 pub(crate) struct Balancer {
     pub(crate) url: String,
-    _process: Process,
-    _folder: TempDir,
+    _nginx: Nginx,
 }
 
 impl Balancer {
@@ -56,43 +53,20 @@ impl Balancer {
             format!("server 127.0.0.1:{port} max_fails=1 fail_timeout=1s;")
         });
         let servers: String = servers.collect();
-        let folder = tempfile::tempdir().unwrap();
-        let at = folder.path().display();
-        let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let paths: String = paths
-            .iter()
-            .map(|path| format!("{path}_temp_path {at}/{path};"))
-            .collect();
-        let text = format!(
-            "daemon off; master_process off; pid {at}/pid; events {{}}
-             http {{
-                 access_log off; {paths}
-                 upstream all {{ {servers} }}
-                 server {{
-                     listen {address};
-                     location / {{
-                         proxy_pass http://all; proxy_http_version 1.1; proxy_buffering off;
-                         proxy_set_header Host $http_host; proxy_set_header Connection '';
-                         proxy_connect_timeout 1s;
-                     }}
+        let lines = format!(
+            "upstream all {{ {servers} }}
+             server {{
+                 listen {address};
+                 location / {{
+                     proxy_pass http://all; proxy_http_version 1.1; proxy_buffering off;
+                     proxy_set_header Host $http_host; proxy_set_header Connection '';
+                     proxy_connect_timeout 1s;
                  }}
              }}"
         );
-        let file = folder.path().join("nginx.conf");
-        fs::write(&file, text).unwrap();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("nginx");
-        command.env("PATH", format!("{path}:/usr/sbin:/usr/local/sbin"));
-        command.args(["-e", "stderr", "-c"]).arg(&file);
-        let process = Process::spawn(command.into());
-        wait_for("the balancer", DEADLINE, async || {
-            tokio::net::TcpStream::connect(address).await.is_ok()
-        })
-        .await;
         Self {
             url: format!("http://{address}"),
-            _process: process,
-            _folder: folder,
+            _nginx: Nginx::start(&lines, address).await,
         }
     }
 

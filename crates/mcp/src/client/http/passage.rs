@@ -19,7 +19,7 @@ use crate::{
     headers::HeaderList,
     sse::{Event, Parser},
 };
-use http_client::{Options, Proxies, cause};
+use http_client::{Options, Pin, Proxies, cause};
 
 /// An endpoint of this installation, and its connection pool. Proxies are not used.
 pub struct Passage {
@@ -51,7 +51,8 @@ pub struct Reply {
 }
 
 impl Passage {
-    /// `headers` are sent with every request. `max_message` is in bytes.
+    /// `headers` are sent with every request. `max_message` is in bytes. `pin`: the certificate of the endpoint, if it is
+    /// known.
     ///
     /// # Errors
     /// The URL or a header is invalid.
@@ -59,10 +60,12 @@ impl Passage {
         url: &str,
         headers: &[(String, String)],
         max_message: usize,
+        pin: Option<Pin>,
     ) -> Result<Self, ConnectError> {
         Ok(Self {
             pool: Pool::new(Options {
                 proxies: Proxies::none(),
+                pin,
                 ..Options::guarded(false)
             }),
             endpoint: Endpoint::new(url, headers)?,
