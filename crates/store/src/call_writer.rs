@@ -56,8 +56,8 @@ impl CallWriter {
     /// Writes a batch as one transaction. The batch is durable when this method returns. Intents are written before
     /// outcomes, regardless of their order in the batch. An outcome without an intent changes nothing.
     ///
-    /// With SQLite, the method waits up to 20 s for other writes of this process. It then blocks the thread for as long
-    /// as the disk takes, plus up to 1 s if another process is writing. Run it on a dedicated thread.
+    /// With SQLite, the method waits up to 20 s for other writes. It then blocks the thread for as long as the disk takes,
+    /// plus up to 1 s if a program other than Toolwharf is writing. Run it on a dedicated thread.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`]: the batch can be written again.

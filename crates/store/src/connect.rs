@@ -22,7 +22,7 @@ pub(crate) const CHECKPOINT_PAGES: u32 = 4000;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
     /// A file, created with mode 0600 if it is missing. Its directory must exist. While it is open, SQLite keeps two
-    /// more files in the same directory (`-wal`, `-shm`).
+    /// more files in the same directory (`-wal`, `-shm`), and we keep two empty ones (`-next`, `-turn`).
     Sqlite(PathBuf),
     /// A URL, `postgres://user:password@host:port/database`.
     Postgres(String),

@@ -274,21 +274,29 @@ async fn sqlite_files_are_private() {
     let Place::Directory(dir) = &db.place else {
         unreachable!("it is on SQLite")
     };
-    let mut names = Vec::new();
-    for file in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
-        assert_eq!(
-            file.metadata().unwrap().permissions().mode() & 0o777,
-            0o600,
-            "{file:?}"
-        );
-        names.push(file.file_name().into_string().unwrap());
-    }
-    names.sort();
-    assert_eq!(names, ["wharf.db", "wharf.db-shm", "wharf.db-wal"]);
-    // After closing, one file remains, which can be copied.
+    let names = || {
+        let mut names = Vec::new();
+        for file in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+            let mode = file.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file:?}");
+            names.push(file.file_name().into_string().unwrap());
+        }
+        names.sort();
+        names
+    };
+    assert_eq!(
+        names(),
+        [
+            "wharf.db",
+            "wharf.db-next",
+            "wharf.db-shm",
+            "wharf.db-turn",
+            "wharf.db-wal"
+        ]
+    );
+    // After closing, the database has no log, so it can be copied. The files of turns are empty.
     db.store.close().await;
-    let left = std::fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(left, 1);
+    assert_eq!(names(), ["wharf.db", "wharf.db-next", "wharf.db-turn"]);
 }
 
 #[tokio::test]
