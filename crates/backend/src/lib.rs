@@ -2,7 +2,8 @@
 //! membership of replicas.
 //!
 //! - [`startup`]: builds the engine from the settings. [`lock`]: the lock of the data directory. [`reload`]: reloads
-//!   configuration files. [`service_manager`]: messages to systemd, and its socket.
+//!   configuration files. [`service_manager`]: messages to systemd, and its socket. [`handover`]: the socket pair of an
+//!   upgrade.
 //! - [`projects`], [`entries`], [`server_files`]: server entries of projects and of `mcp.json`. [`clients`]: entries in the
 //!   files of MCP clients.
 //! - [`hosting`]: registered servers on the runtimes. [`replica`]: membership and leases. [`master`]: the master key.
@@ -15,6 +16,7 @@ pub mod backup;
 pub mod clients;
 pub mod config_secrets;
 pub mod entries;
+pub mod handover;
 pub mod hosting;
 pub mod html;
 pub mod lock;

@@ -7,11 +7,17 @@
 //! Invariants: the kernel releases the lock when the holder's process ends in any way, and no child inherits it. The
 //! address is valid only while the process that wrote it holds the lock. Otherwise its port may belong to another
 //! process, which must not receive the token.
+//!
+//! During an upgrade, two processes hold the same lock: the new one has a descriptor of the same open file. The kernel
+//! releases the lock when both are gone (docs/decisions/0024).
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{ErrorKind, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
+    io::{self, ErrorKind, Read},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -33,7 +39,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The lock on a data directory. Dropping it releases it.
 pub struct Lock {
     dir: PathBuf,
-    _file: File,
+    file: File,
 }
 
 #[derive(Debug)]
@@ -93,18 +99,14 @@ impl Lock {
             .truncate(false)
             .mode(0o600)
             .open(&path);
-        let mut file = opened.with_context(|| format!("cannot open {}", path.display()))?;
+        let file = opened.with_context(|| format!("cannot open {}", path.display()))?;
         for _ in 0..MAX_ATTEMPTS {
             match file.try_lock() {
                 Ok(()) => {
-                    file.set_len(0)
-                        .and_then(|()| file.rewind())
-                        .and_then(|()| writeln!(file, "{}", std::process::id()))
-                        .with_context(|| format!("cannot write {}", path.display()))?;
-                    return Ok(Self {
-                        dir: dir.to_owned(),
-                        _file: file,
-                    });
+                    let dir = dir.to_owned();
+                    let lock = Self { dir, file };
+                    lock.write_pid()?;
+                    return Ok(lock);
                 }
                 Err(TryLockError::WouldBlock) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(TryLockError::Error(error)) => {
@@ -132,13 +134,54 @@ impl Lock {
         )
     }
 
-    /// Publishes the gateway's address until the returned guard is dropped.
-    pub fn announce(
+    /// Holds a lock that another process took and passed to this one.
+    ///
+    /// # Errors
+    /// It is the lock of another directory.
+    pub fn passed(dir: &Path, lock: OwnedFd) -> anyhow::Result<Self> {
+        let file = File::from(lock);
+        let path = dir.join(LOCK_FILE);
+        let (held, wanted) = (file.metadata()?, fs::metadata(&path));
+        let wanted = wanted.with_context(|| format!("cannot read {}", path.display()))?;
+        if (held.dev(), held.ino()) != (wanted.dev(), wanted.ino()) {
+            bail!(
+                "the running gateway uses another data directory than {}: stop it and start it again to change the \
+                 data directory",
+                dir.display()
+            );
+        }
+        let dir = dir.to_owned();
+        Ok(Self { dir, file })
+    }
+
+    /// A descriptor of the lock, for another process that will hold it too.
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    /// Writes this process's id into the locked file. The old content is overwritten before it is cut, so that this works
+    /// on a full disk.
+    fn write_pid(&self) -> anyhow::Result<()> {
+        let text = format!("{:<10}\n", std::process::id());
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        written
+            .and_then(|()| self.file.set_len(text.len() as u64))
+            .with_context(|| format!("cannot write {}", self.dir.join(LOCK_FILE).display()))
+    }
+
+    /// Writes the gateway's address to a temporary file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn prepare(
         &self,
         address: &Address<'_>,
         sources: &Sources,
         database: &Location,
-    ) -> anyhow::Result<Announced> {
+    ) -> anyhow::Result<Prepared> {
         let path = self.dir.join(STATE_FILE);
         let gateway_record = GatewayRecord {
             url: address.url.to_owned(),
@@ -149,44 +192,89 @@ impl Lock {
             certificate: address.certificate.clone(),
             public_url: address.public_url.map(str::to_owned),
         };
-        let announced = Announced {
+        let prepared = Prepared {
+            new: path.with_extension("json.new"),
             path,
             gateway_record,
         };
-        announced.write()?;
+        prepared.write()?;
+        Ok(prepared)
+    }
+
+    /// Publishes the gateway's address until the returned guard is dropped.
+    ///
+    /// # Errors
+    /// A file of the data directory cannot be written.
+    pub fn announce(&self, prepared: Prepared) -> anyhow::Result<Announced> {
+        prepared.publish()?;
+        let announced = Announced(Some(prepared));
+        // Until now, the file may contain the id of the process that passed the lock.
+        self.write_pid()?;
         Ok(announced)
     }
 }
 
-/// The published address. Dropping it removes the file, before the lock is released.
-pub struct Announced {
+/// An address that is not published yet.
+#[derive(Clone)]
+pub struct Prepared {
+    new: PathBuf,
     path: PathBuf,
     gateway_record: GatewayRecord,
 }
+
+impl Prepared {
+    fn write(&self) -> anyhow::Result<()> {
+        let text = serde_json::to_string(&self.gateway_record)? + "\n";
+        fs::write(&self.new, text).with_context(|| format!("cannot write {}", self.new.display()))
+    }
+
+    /// Replaces the file atomically, since other processes may read it at any time.
+    fn publish(&self) -> anyhow::Result<()> {
+        fs::rename(&self.new, &self.path)
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// The published address. Dropping it removes the file, before the lock is released.
+pub struct Announced(Option<Prepared>);
 
 impl Announced {
     /// Publishes that the gateway uses another certificate, with this SHA-256.
     ///
     /// # Errors
     /// If the file cannot be written. Then commands on this machine cannot connect.
-    pub fn set_certificate(&mut self, digest: &str) -> anyhow::Result<()> {
-        self.gateway_record.certificate = Some(digest.to_owned());
-        self.write()
+    pub fn set_certificate(&self, digest: &str) -> anyhow::Result<()> {
+        let Some(Prepared {
+            new,
+            path,
+            gateway_record,
+        }) = self.0.clone()
+        else {
+            return Ok(());
+        };
+        let changed = Prepared {
+            new,
+            path,
+            gateway_record: GatewayRecord {
+                certificate: Some(digest.to_owned()),
+                ..gateway_record
+            },
+        };
+        changed.write()?;
+        changed.publish()
     }
 
-    fn write(&self) -> anyhow::Result<()> {
-        let text = serde_json::to_string(&self.gateway_record)? + "\n";
-        // The file is written atomically, since other processes may read the file at any time.
-        let new = self.path.with_extension("json.new");
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &self.path))
-            .with_context(|| format!("cannot write {}", self.path.display()))
+    /// Leaves the file to the process that holds the lock from now on.
+    pub fn leave(mut self) {
+        self.0 = None;
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if let Some(published) = &self.0 {
+            let _ = fs::remove_file(&published.path);
+        }
     }
 }
 
@@ -222,7 +310,7 @@ pub fn holder(dir: &Path) -> Option<Holder> {
 ///
 /// # Errors
 /// The directory or one of the files cannot be read.
-pub fn readable(dir: &Path) -> std::io::Result<()> {
+pub fn readable(dir: &Path) -> io::Result<()> {
     for file in [LOCK_FILE, STATE_FILE] {
         match fs::read(dir.join(file)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -146,8 +146,8 @@ impl Until {
 }
 
 impl Replica {
-    /// Joins the replicas of this database; `None` if the database allows one gateway only. The caller holds the lock
-    /// of the data directory, so an earlier gateway on it is dead and its membership can be removed immediately.
+    /// Joins the replicas of this database; `None` if the database allows one gateway only. `is_alone`: the caller is the
+    /// only gateway on the data directory, so the earlier one is dead and its membership can be removed immediately.
     /// `end_all_at` schedules the sentinel.
     ///
     /// # Errors
@@ -158,13 +158,14 @@ impl Replica {
         end_all_at: impl Fn(Option<u64>) + Send + Sync + 'static,
         data_dir: &Path,
         address: String,
+        is_alone: bool,
     ) -> store::Result<Option<Arc<Self>>> {
         if !store.has_replicas() {
             return Ok(None);
         }
         let own = store.apart();
         let file = data_dir.join(MEMBERSHIP_FILE);
-        if let Ok(before) = fs::read_to_string(&file) {
+        if is_alone && let Ok(before) = fs::read_to_string(&file) {
             store.replica_remove(before.trim()).await?;
         }
         let member = add(&own, lease, &file, &address).await?;
@@ -594,7 +595,7 @@ mod tests {
         let told = Told::default();
         let tell = told.clone();
         let end_all_at = move |at: Option<u64>| tell.lock().push(at.is_some());
-        let joined = Replica::join(&store, LEASE, end_all_at, dir, "a:1".into());
+        let joined = Replica::join(&store, LEASE, end_all_at, dir, "a:1".into(), true);
         (joined.await.expect("it joins").expect("on Postgres"), told)
     }
 

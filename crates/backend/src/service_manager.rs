@@ -1,5 +1,5 @@
-//! Notifications to the service manager that started the gateway, such as systemd (sd_notify(3)), and its listening
-//! socket (sd_listen_fds(3)).
+//! The service manager that started the gateway, such as systemd: messages to it (sd_notify(3)), and the socket that it
+//! passes (sd_listen_fds(3)) or keeps for the next start (`FDSTORE=1`).
 //!
 //! Invariants:
 //! - Only `toolwharf serve` notifies. `toolwharf stdio` may have inherited the variables of a service that started its
@@ -7,18 +7,38 @@
 //! - Nothing but [`ServiceManager::watchdog`] waits longer than [`SEND_TIMEOUT`] for the service manager.
 //! - Servers get neither the variables nor the socket: `runtime::process` clears their environment and closes inherited
 //!   descriptors.
+//! - During an upgrade, only the main process of the service sends messages: the old gateway until it has named the new
+//!   one, the new one afterwards.
 //!
 //! Deliberately absent: several sockets, and sockets other than TCP.
 
-use std::{future, io, net, sync::Arc, time::Duration};
+use std::{
+    future, io, net,
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
-use rustix::net::sockopt::socket_acceptconn;
+use rustix::net::{Shutdown, shutdown, sockopt::socket_acceptconn};
 use sd_notify::NotifyState;
 use tokio::{net::TcpListener, runtime::Handle, sync::Mutex, time::MissedTickBehavior};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// The variable with the socket for notifications.
+use crate::handover;
+
+/// The name of the listener that the service manager keeps.
+const KEPT_NAME: &str = "toolwharf-listener";
+/// The variable with the names of the passed sockets.
+const NAMES_VARIABLE: &str = "LISTEN_FDNAMES";
+/// The variable with the address for messages.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// Timeout for a message. The kernel queues it immediately, unless the service manager has stopped reading.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,6 +59,10 @@ const INVALID_STATUS: &str = "the changed configuration is invalid, so the previ
 pub struct ServiceManager {
     /// The status of the running gateway. `None` without a service manager.
     status: Option<Arc<str>>,
+    /// Another process is the main process of the service.
+    muted: Arc<AtomicBool>,
+    /// The period of the watchdog, if the service manager expects pings of this process.
+    watchdog: Option<Duration>,
 }
 
 /// A message to the service manager.
@@ -49,6 +73,8 @@ enum Message {
     Stopping,
     Ping,
     ExtendStart,
+    MainProcess(u32),
+    Status(String),
 }
 
 impl ServiceManager {
@@ -58,6 +84,52 @@ impl ServiceManager {
         let is_there = std::env::var_os(SOCKET_VARIABLE).is_some_and(|socket| !socket.is_empty());
         Self {
             status: is_there.then(|| status.into()),
+            muted: Arc::default(),
+            watchdog: sd_notify::watchdog_enabled(),
+        }
+    }
+
+    /// The period of the watchdog, if the service manager expects pings of this process.
+    #[must_use]
+    pub fn watchdog_period(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
+    /// Takes the period from the old gateway of an upgrade, whose pings the service manager expects.
+    #[must_use]
+    pub fn with_watchdog(self, watchdog: Option<Duration>) -> Self {
+        Self { watchdog, ..self }
+    }
+
+    /// Sends nothing, because another process is the main process of the service.
+    pub fn mute(&self) {
+        self.muted.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends messages again, because this process has become the main process of the service.
+    pub fn unmute(&self) {
+        self.muted.store(false, Ordering::Relaxed);
+    }
+
+    /// The status, if there is a service manager that expects messages of this process.
+    fn status(&self) -> Option<&Arc<str>> {
+        let is_muted = self.muted.load(Ordering::Relaxed);
+        self.status.as_ref().filter(|_| !is_muted)
+    }
+
+    /// Tells that the process with this id is the main process of the service from now on. This one sends nothing more.
+    pub async fn main_process(&self, pid: u32) {
+        if self.status().is_some() {
+            send(Message::MainProcess(pid)).await;
+        }
+        self.mute();
+    }
+
+    /// Tells in the status that an upgrade has failed.
+    pub async fn upgrade_failed(&self, why: &str) {
+        if let Some(status) = self.status() {
+            let line = format!("{status}; the last upgrade failed: {why}");
+            send(Message::Status(line.replace('\n', " "))).await;
         }
     }
 
@@ -69,14 +141,25 @@ impl ServiceManager {
 
     /// Reports that the gateway accepts connections.
     pub async fn ready(&self) {
-        if let Some(status) = &self.status {
+        if let Some(status) = self.status() {
             send(Message::Ready(status.clone())).await;
         }
     }
 
-    /// Reports that the gateway is stopping.
+    /// Lets the service manager keep the listener while the gateway is restarted. systemd does that if the unit sets
+    /// `FileDescriptorStoreMax=`, and ignores the message otherwise.
+    pub fn keep(&self, listener: &TcpListener) {
+        let text = format!("FDSTORE=1\nFDNAME={KEPT_NAME}\n");
+        if self.status().is_some()
+            && let Err(error) = send_with(&text, &[listener.as_fd()])
+        {
+            warn(&error);
+        }
+    }
+
+    /// Tells that the gateway stops.
     pub async fn stopping(&self) {
-        if self.is_there() {
+        if self.status().is_some() {
             send(Message::Stopping).await;
         }
     }
@@ -85,9 +168,9 @@ impl ServiceManager {
     pub async fn reload(&self) -> Reload {
         // Created first, so that the end is also reported if this future is dropped.
         let reload = Reload {
-            status: self.status.clone(),
+            status: self.status().cloned(),
         };
-        if self.is_there() {
+        if reload.status.is_some() {
             send(Message::Reloading).await;
         }
         reload
@@ -95,7 +178,7 @@ impl ServiceManager {
 
     /// Extends the start timeout, in a loop. Never returns.
     pub async fn extend_start(&self) {
-        if !self.is_there() {
+        if self.status().is_none() {
             return future::pending().await;
         }
         loop {
@@ -109,7 +192,7 @@ impl ServiceManager {
     /// Each ping passes through the task of the caller, a worker thread and a thread for blocking work. If one of them
     /// hangs, the pings end, and the service manager restarts the gateway.
     pub async fn watchdog(&self) {
-        let period = sd_notify::watchdog_enabled().filter(|_| self.is_there());
+        let period = self.watchdog.filter(|_| self.status().is_some());
         let Some(period) = period else {
             return future::pending().await;
         };
@@ -209,6 +292,11 @@ impl Message {
                 sd_notify::notify(&[NotifyState::Stopping, NotifyState::Status("stopping")])
             }
             Self::Ping => sd_notify::notify(&[NotifyState::Watchdog]),
+            // The ping gives the other process a full period until its own first one.
+            Self::MainProcess(pid) => {
+                sd_notify::notify(&[NotifyState::MainPid(*pid), NotifyState::Watchdog])
+            }
+            Self::Status(line) => sd_notify::notify(&[NotifyState::Status(line)]),
             Self::ExtendStart => {
                 let micros = u32::try_from(START_EXTENSION.as_micros()).unwrap_or(u32::MAX);
                 sd_notify::notify(&[NotifyState::ExtendTimeoutUsec(micros)])
@@ -217,12 +305,43 @@ impl Message {
     }
 }
 
-/// Returns the listening socket that the service manager passed, if any. The service manager keeps the socket open while
-/// the gateway restarts, so that no connection is refused.
+/// Sends a message with descriptors. Does not wait.
+fn send_with(text: &str, passed: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let address = std::env::var_os(SOCKET_VARIABLE).unwrap_or_default();
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    match address.as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        None => socket.connect(&address)?,
+    }
+    handover::send(&socket, text.as_bytes(), passed)
+}
+
+/// A listening socket of the service manager. The service manager keeps it open while the gateway is restarted, so that no
+/// connection is refused.
+pub struct Passed {
+    pub listener: TcpListener,
+    /// An earlier gateway opened it ([`ServiceManager::keep`]).
+    pub is_kept: bool,
+}
+
+/// Closes a listener that the service manager keeps, everywhere.
+pub fn forget_kept(listener: &TcpListener) {
+    // Only this ends the listener in the kernel as long as there are other descriptors of it.
+    if let Err(error) = shutdown(listener, Shutdown::Both) {
+        tracing::warn!("cannot close the listener of the service manager: {error}");
+    }
+    let text = format!("FDSTOREREMOVE=1\nFDNAME={KEPT_NAME}\n");
+    if let Err(error) = send_with(&text, &[]) {
+        warn(&error);
+    }
+}
+
+/// The listening socket that the service manager passed, if it passed one.
 ///
 /// # Errors
 /// The service manager passed several sockets, or a socket that does not listen on a TCP port.
-pub fn passed_listener() -> anyhow::Result<Option<TcpListener>> {
+pub fn passed_listener() -> anyhow::Result<Option<Passed>> {
     let passed = sd_notify::listen_fds();
     let passed = passed.context(
         "cannot use the sockets of the service manager (if there is none, unset LISTEN_FDS and LISTEN_PID)",
@@ -237,12 +356,14 @@ pub fn passed_listener() -> anyhow::Result<Option<TcpListener>> {
             several.len()
         ),
     };
-    listener(number).map(Some).with_context(|| {
+    let listener = listener(number).with_context(|| {
         format!(
             "cannot listen on the socket of the service manager (descriptor {number}): set `ListenStream=` in the socket \
              unit to a TCP address such as 127.0.0.1:6280"
         )
-    })
+    })?;
+    let is_kept = std::env::var(NAMES_VARIABLE).is_ok_and(|names| names == KEPT_NAME);
+    Ok(Some(Passed { listener, is_kept }))
 }
 
 fn listener(number: i32) -> io::Result<TcpListener> {

@@ -32,6 +32,7 @@ use runtime::{
 };
 use store::{Location, OpenError, Store};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     logins::Logins,
@@ -200,16 +201,16 @@ pub async fn wait_for_store(settings: &Settings, data_dir: &Path) -> anyhow::Res
     }
 }
 
-/// Closes call records and agent runs that an earlier gateway left open. The caller must hold the lock of the data
-/// directory: otherwise another gateway may still be working on them.
+/// Closes call records and agent runs that an earlier gateway left open, if they began before this time. The caller must
+/// own the data directory: otherwise another gateway may still be working on them.
 ///
 /// Does nothing if other replicas run, for the same reason.
-pub async fn close_open(store: &Store) -> anyhow::Result<()> {
+pub async fn close_open(store: &Store, before: store::Time) -> anyhow::Result<()> {
     if store.replica_list().await?.len() > 1 {
         return Ok(());
     }
     let why = "the gateway stopped before the call was answered";
-    let calls = store.calls_close_open(store::now(), why).await?;
+    let calls = store.calls_close_open(before, why).await?;
     if calls > 0 {
         tracing::warn!(
             calls,
@@ -217,11 +218,10 @@ pub async fn close_open(store: &Store) -> anyhow::Result<()> {
         );
     }
     let why = "the gateway stopped before the turn ended";
-    let runs = store.run_interrupt_open(store::now(), why).await?;
+    let runs = store.run_interrupt_open(before, why).await?;
     if runs > 0 {
         tracing::warn!(runs, "the gateway stopped before these agent runs ended");
     }
-    store.login_release_left().await?;
     Ok(())
 }
 
@@ -284,7 +284,8 @@ pub fn own_files(sources: &Sources, data_dir: &Path) -> sandbox::Own {
 }
 
 /// Creates a gateway without servers, and the projects of the store. `own`: the files hidden from sandboxes; `None`:
-/// another process holds the lock of the data directory, and this gateway runs no sandboxes.
+/// another process holds the lock of the data directory, and this gateway runs no sandboxes. `predecessor`: cancelled when
+/// the gateway that this one replaces has exited.
 pub async fn gateway(
     settings: Settings,
     data_dir: &Path,
@@ -292,6 +293,7 @@ pub async fn gateway(
     chain: Chain,
     spawner: Spawner,
     own: Option<sandbox::Own>,
+    predecessor: Option<CancellationToken>,
 ) -> anyhow::Result<(Gateway, Arc<Projects>, Arc<Logins>)> {
     for problem in Proxies::of_environment().problems() {
         tracing::warn!("{problem}");
@@ -324,7 +326,11 @@ pub async fn gateway(
     ));
     let host = Host::new(spawner.clone(), packages.clone());
     let runtimes = match own {
-        Some(own) => runtimes(&settings, data_dir, spawner, host, packages, own)?,
+        Some(own) => {
+            let host_waits = !settings.upgrade_overlap;
+            runtimes(&settings, data_dir, spawner, host, packages, own)?
+                .after(predecessor, host_waits)
+        }
         None => Runtimes::without_sandboxes(host, NOT_OWNED),
     };
     let gateway = Gateway::new(settings, identity, runtimes, logins.clone(), store.clone());

@@ -102,6 +102,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     root.flag("require_key", &mut settings.require_key);
     let into = &mut settings.require_valid_entries;
     root.flag("require_valid_entries", into);
+    root.flag("upgrade_overlap", &mut settings.upgrade_overlap);
     let must = r#"a URL such as "postgres://user@host/database""#;
     settings.database_url = root.text("database_url", must, |url| {
         url.starts_with("postgres://") || url.starts_with("postgresql://")

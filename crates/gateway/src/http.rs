@@ -39,6 +39,7 @@ use super::{
     seal::Seal,
     sessions::Sessions,
     shares::{Share, Shares},
+    socket::Heir,
     tls::Tls,
     wire::Wire,
 };
@@ -76,6 +77,8 @@ pub struct HttpGateway {
     /// TLS of the listener for clients. `None`: plain HTTP.
     tls: Option<Arc<Tls>>,
     stopping: std::sync::atomic::AtomicBool,
+    /// Set when the gateway stops and another process takes its connections over.
+    heir: std::sync::OnceLock<Heir>,
     /// Requests of other replicas in progress.
     forwarded: TaskTracker,
     /// Set when other replicas must send their requests elsewhere.
@@ -107,6 +110,7 @@ impl HttpGateway {
             most_connections,
             tls,
             stopping: std::sync::atomic::AtomicBool::new(false),
+            heir: std::sync::OnceLock::new(),
             forwarded: TaskTracker::new(),
             leaving: std::sync::atomic::AtomicBool::new(false),
         })
@@ -179,6 +183,17 @@ impl HttpGateway {
         self.stopping
             .store(true, std::sync::atomic::Ordering::Release);
         over.cancel();
+    }
+
+    /// Like [`Self::stop`], but passes the clients' connections to another process, each one between two requests. Event
+    /// streams end.
+    pub fn hand_over(&self, heir: Heir, over: &tokio_util::sync::CancellationToken) {
+        let _ = self.heir.set(heir);
+        self.stop(over);
+    }
+
+    pub(super) fn heir(&self) -> Option<&Heir> {
+        self.heir.get()
     }
 
     /// Refuses new requests of other replicas, and waits until their requests in progress are answered.

@@ -35,4 +35,5 @@ pub use guard::{Guard, METADATA, Refusal, RequestInfo, challenge};
 pub use http::{HttpGateway, Upload, collect, json_body, prefers_stream};
 pub use listener::{Answered, For, Routes, serve};
 pub use seal::Seal;
+pub use socket::Heir;
 pub use tls::Tls;

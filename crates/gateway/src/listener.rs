@@ -23,6 +23,7 @@ use mcp::backlog::Account;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
+    sync::mpsc,
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -32,7 +33,7 @@ use super::{
     http::refusal,
     idle::{self, Source, Takeover},
     patience::Patience,
-    socket::Socket,
+    socket::{Heir, Socket},
     tls::Tls,
     wire::{AtWork, Download, Wire},
 };
@@ -123,10 +124,21 @@ fn full(most: usize) -> String {
     format!("the limit of {most} open connections is reached (`max_connections`)")
 }
 
+/// How a connection left hyper.
+enum Left {
+    Closed,
+    /// A stream takes it over.
+    Stream(Box<Takeover>),
+    /// Another process takes it over.
+    Heir(Heir),
+}
+
 /// Serves connections until `over`, then lets requests in flight finish for `drain`. Connections that are still busy
-/// run until the process ends; the returned tracker waits for them.
+/// run until the process ends; the returned tracker waits for them. `passed`: connections that another process passes
+/// on, each between two requests.
 pub async fn serve(
     listener: TcpListener,
+    mut passed: mpsc::Receiver<TcpStream>,
     front: Arc<HttpGateway>,
     whom: For,
     over: CancellationToken,
@@ -139,7 +151,7 @@ pub async fn serve(
         full: AtomicBool::new(false),
     });
     let is_plain = tls_of(&front, &whom).is_none();
-    let admit = |accepted: io::Result<(TcpStream, SocketAddr)>| match accepted {
+    let admit = |accepted: io::Result<(TcpStream, SocketAddr)>, is_passed: bool| match accepted {
         Ok((socket, from)) => match crowd.admit(from.ip()) {
             Some(seat) => {
                 // The tracker boxes this future, so its size is what an idle connection needs.
@@ -149,6 +161,7 @@ pub async fn serve(
                     whom.clone(),
                     over.clone(),
                     seat,
+                    is_passed,
                 ));
                 true
             }
@@ -173,11 +186,16 @@ pub async fn serve(
         }
     };
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (accepted, is_passed) = tokio::select! {
+            accepted = listener.accept() => (accepted, false),
+            Some(socket) = passed.recv() => match socket.peer_addr() {
+                Ok(from) => (Ok((socket, from)), true),
+                // The client has closed it.
+                Err(_) => continue,
+            },
             () = over.cancelled() => break,
         };
-        if !admit(accepted) {
+        if !admit(accepted, is_passed) {
             // Most likely out of file descriptors. Retrying at once would only burn CPU.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -189,7 +207,7 @@ pub async fn serve(
             let socket = socket
                 .set_nonblocking(true)
                 .and_then(|()| TcpStream::from_std(socket));
-            admit(socket.map(|socket| (socket, from)));
+            admit(socket.map(|socket| (socket, from)), false);
         }
     }
     connections.close();
@@ -212,11 +230,17 @@ async fn connection(
     whom: For,
     over: CancellationToken,
     seat: Seat,
+    is_passed: bool,
 ) {
+    let tls = tls_of(&front, &whom);
+    // It was accepted before the settings had a certificate.
+    if is_passed && tls.is_some() {
+        return;
+    }
     let _ = socket.set_nodelay(true);
     // Nothing else would end a connection whose client does not acknowledge data once the response is complete.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, TCP_USER_TIMEOUT_MS);
-    let mut socket = match tls_of(&front, &whom) {
+    let mut socket = match tls {
         Some(tls) => {
             let stopped = async {
                 over.cancelled().await;
@@ -232,19 +256,30 @@ async fn connection(
     };
     // Boxed, so that it is freed before the stream runs.
     let wire = Wire::new(front.backlog());
-    let account = wire.account().clone();
-    let takeover = Box::pin(http((&mut socket, from), &front, whom, &over, &seat, wire)).await;
-    if let Some(mut takeover) = takeover {
-        let ended = idle::run(&mut socket, &mut takeover, &account, &over).await;
-        if let Err(error) = ended {
-            tracing::debug!("an event stream failed: {error}");
-        }
-        if let (Source::Session(stream), true) = (&takeover.stream, takeover.ends_session) {
-            let id = stream.session().id().clone();
-            Box::pin(front.end_session(&id)).await;
-        }
-        Box::pin(idle::drain(&mut socket)).await;
+    if is_passed {
+        wire.resume();
     }
+    let account = wire.account().clone();
+    let left = Box::pin(http((&mut socket, from), &front, whom, &over, &seat, wire)).await;
+    let mut takeover = match left {
+        Left::Closed => return,
+        Left::Heir(heir) => {
+            if let Socket::Plain(socket) = socket {
+                heir(socket).await;
+            }
+            return;
+        }
+        Left::Stream(takeover) => takeover,
+    };
+    let ended = idle::run(&mut socket, &mut takeover, &account, &over).await;
+    if let Err(error) = ended {
+        tracing::debug!("an event stream failed: {error}");
+    }
+    if let (Source::Session(stream), true) = (&takeover.stream, takeover.ends_session) {
+        let id = stream.session().id().clone();
+        Box::pin(front.end_session(&id)).await;
+    }
+    Box::pin(idle::drain(&mut socket)).await;
 }
 
 /// TLS of this listener. Other replicas use plain HTTP with encrypted heads ([`super::peers`]).
@@ -255,7 +290,7 @@ fn tls_of<'f>(front: &'f HttpGateway, whom: &For) -> Option<&'f Arc<Tls>> {
     }
 }
 
-/// Speaks HTTP on a connection until it ends or a stream takes it over.
+/// Speaks HTTP on a connection until it ends, or a stream or another process takes it over.
 async fn http(
     (socket, from): (&mut Socket, IpAddr),
     front: &Arc<HttpGateway>,
@@ -263,9 +298,11 @@ async fn http(
     over: &CancellationToken,
     seat: &Seat,
     wire: Arc<Wire>,
-) -> Option<Takeover> {
+) -> Left {
     let cap = seat.reserved.then_some(seat.crowd.most);
     let inside = matches!(whom, For::Replicas(_));
+    // The state of TLS cannot be passed to another process.
+    let is_plain = matches!(socket, Socket::Plain(_));
     let service = {
         let front = front.clone();
         let wire = wire.clone();
@@ -303,13 +340,13 @@ async fn http(
             if let Err(error) = ended {
                 tracing::trace!("a client's HTTP connection failed: {error}");
             }
-            return Poll::Ready(None);
+            return Poll::Ready(Left::Closed);
         }
         if let Some(takeover) = wire.take() {
-            return Poll::Ready(Some(takeover));
+            return Poll::Ready(Left::Stream(Box::new(takeover)));
         }
         if wire.account().is_cut() {
-            return Poll::Ready(None);
+            return Poll::Ready(Left::Closed);
         }
         let progress = wire.progress();
         let mut reset = patience.note(progress, Instant::now);
@@ -317,7 +354,7 @@ async fn http(
             let crowded = seat.crowd.is_dense();
             if let Some(spent) = patience.verdict(progress, Instant::now(), crowded) {
                 tracing::debug!("closed a connection: {spent:?}");
-                return Poll::Ready(None);
+                return Poll::Ready(Left::Closed);
             }
             reset = true;
         }
@@ -333,6 +370,19 @@ async fn http(
         } else {
             front.is_stopping()
         };
+        let can_pass = stops && !inside && !leaving && is_plain;
+        if let Some(heir) = front.heir().filter(|_| can_pass) {
+            if wire.is_between_requests() {
+                return Poll::Ready(Left::Heir(heir.clone()));
+            }
+            // A request that is read or answered ends first.
+            if wire.is_ahead() {
+                leaving = true;
+                conn.as_mut().graceful_shutdown();
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Pending;
+        }
         if !leaving && stops {
             // hyper would close a connection on which nothing has arrived yet, although a request may be on its way.
             if progress.is_new() && Instant::now() < first {
@@ -379,6 +429,7 @@ impl AsyncWrite for Counted<'_> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.wire.flushed(false);
         let written = task::ready!(Pin::new(&mut *self.socket).poll_write(cx, data))?;
         self.wire.sent(written);
         Poll::Ready(Ok(written))
@@ -389,6 +440,7 @@ impl AsyncWrite for Counted<'_> {
         cx: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.wire.flushed(false);
         let written = task::ready!(Pin::new(&mut *self.socket).poll_write_vectored(cx, data))?;
         self.wire.sent(written);
         Poll::Ready(Ok(written))
@@ -399,7 +451,11 @@ impl AsyncWrite for Counted<'_> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.socket).poll_flush(cx)
+        let flushed = Pin::new(&mut *self.socket).poll_flush(cx);
+        if flushed.is_ready() {
+            self.wire.flushed(true);
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -3,6 +3,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -11,6 +12,9 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::server::TlsStream;
+
+/// Passes a connection to another process.
+pub type Heir = Arc<dyn Fn(TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 pub(crate) enum Socket {
     Plain(TcpStream),

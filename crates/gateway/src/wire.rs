@@ -39,6 +39,10 @@ pub(crate) struct Wire {
     begun: AtomicU64,
     /// A request is being answered.
     busy: AtomicBool,
+    /// Since the last request began, hyper may have read bytes of the next one, or still expects bytes of its body.
+    ahead: AtomicBool,
+    /// hyper may have unsent bytes in its buffer.
+    unflushed: AtomicBool,
     /// Set while the handler waits for more of the request's body.
     pub awaited: AtomicBool,
     left: AtomicBool,
@@ -54,10 +58,17 @@ impl Wire {
             answered: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             busy: AtomicBool::new(false),
+            ahead: AtomicBool::new(false),
+            unflushed: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
             left: AtomicBool::new(false),
             takeover: Mutex::new(None),
         })
+    }
+
+    /// The connection is between two requests: another process has passed it on.
+    pub(super) fn resume(&self) {
+        self.begun.store(1, Ordering::Relaxed);
     }
 
     pub(crate) fn account(&self) -> &Arc<Account> {
@@ -83,6 +94,33 @@ impl Wire {
 
     pub(super) fn received(&self, count: usize) {
         self.read.fetch_add(count as u64, Ordering::Relaxed);
+        let is_busy = self.busy.load(Ordering::Relaxed) && !self.awaited.load(Ordering::Relaxed);
+        if count > 0 && is_busy {
+            self.ahead.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the handler has dropped the request's body before its end.
+    pub(crate) fn left_unread(&self) {
+        self.ahead.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if no request is answered, and only hyper knows where the next one begins.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.ahead.load(Ordering::Relaxed) && !self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Records that hyper writes, or has written everything.
+    pub(super) fn flushed(&self, is_flushed: bool) {
+        self.unflushed.store(!is_flushed, Ordering::Relaxed);
+    }
+
+    /// Returns true if the socket is the whole state of the connection: no request is read or answered, and hyper has no
+    /// bytes in its buffers.
+    pub(super) fn is_between_requests(&self) -> bool {
+        let progress = self.progress();
+        let is_idle = progress.phase == Phase::Idle && !self.ahead.load(Ordering::Relaxed);
+        (is_idle || progress.is_new()) && !self.unflushed.load(Ordering::Relaxed)
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -139,6 +177,7 @@ impl AtWork {
     /// `counted`: a token that is held until the request is answered.
     pub(super) fn begin(wire: Arc<Wire>, counted: Option<TaskTrackerToken>) -> Self {
         wire.begun.fetch_add(1, Ordering::Relaxed);
+        wire.ahead.store(false, Ordering::Relaxed);
         wire.busy.store(true, Ordering::Relaxed);
         Self {
             wire,

@@ -48,6 +48,8 @@ pub struct Settings {
     pub require_key: bool,
     /// True: an invalid entry of a server makes the whole configuration invalid. False: it only blocks its server.
     pub require_valid_entries: bool,
+    /// In an upgrade, servers on the host itself start in the new process before they stop in the old one.
+    pub upgrade_overlap: bool,
     /// The URL under which clients and browsers reach this gateway: an origin, with a path if a proxy serves the gateway
     /// below one, and without a trailing slash. `None`: the listen address.
     pub public_url: Option<String>,
@@ -364,6 +366,7 @@ impl Default for Settings {
             database_url: None,
             require_key: false,
             require_valid_entries: false,
+            upgrade_overlap: true,
             public_url: None,
             client_metadata_url: None,
             tls: None,

@@ -42,7 +42,7 @@ use tokio::net::unix::pipe;
 
 pub(crate) use self::cage::{Cage, Caged, Door};
 pub use self::error::Error;
-pub use self::files::raise_file_limit;
+pub use self::files::{raise_file_limit, restore_file_limit};
 pub use self::fork::inherited;
 pub(crate) use self::fork::seal_inherited;
 pub use self::spawner::Guest;

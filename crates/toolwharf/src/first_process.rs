@@ -14,6 +14,8 @@ use rustix::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Set for the gateway that runs as the child of the first process. The container ends with it.
+pub(crate) const VARIABLE: &str = "TOOLWHARF_FIRST_PROCESS";
 /// Added to the number of the signal that ended the child, as shells do.
 const SIGNAL_EXIT_CODE: i32 = 128;
 
@@ -43,6 +45,7 @@ async fn run() -> io::Result<u8> {
     let passes_on = !io::stdin().is_terminal();
     let started = Command::new("/proc/self/exe")
         .args(std::env::args_os().skip(1))
+        .env(VARIABLE, "1")
         .spawn()?;
     let child = Pid::from_child(&started);
     loop {

@@ -4,6 +4,7 @@
 //! [`rest`], the command line in [`cli`].
 
 mod cli;
+mod endpoint;
 mod first_process;
 mod kubernetes;
 mod logs;
@@ -12,6 +13,7 @@ mod ops;
 mod replica_changes;
 mod serve;
 mod stdio;
+mod upgrade;
 mod webhook;
 
 use std::process::ExitCode;

@@ -29,6 +29,10 @@ impl Ready {
     pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Routes without authentication. Their responses contain no secrets.
@@ -43,7 +47,7 @@ pub(crate) fn router(
         .route("/healthz", get(async || "ok\n"))
         .route(
             "/readyz",
-            get(async move || readiness(ready.0.load(Ordering::Relaxed), keys.are_stale())),
+            get(async move || readiness(ready.is_set(), keys.are_stale())),
         )
         .route(
             "/metrics",

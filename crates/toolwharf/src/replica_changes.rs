@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use engine::Gateway;
@@ -17,6 +18,9 @@ use auth::Identities;
 use backend::{
     hosting::Hosting, logins::Logins, projects::Projects, reload::Live, replica::Replica,
 };
+
+/// Interval between attempts to apply all changes.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Changes<'c> {
     identities: &'c Identities,
@@ -58,6 +62,18 @@ impl<'c> Changes<'c> {
                     .await
             }
             None => std::future::pending().await,
+        }
+    }
+
+    /// Applies everything that another process may have changed. Retries what fails.
+    pub(crate) async fn all(&self) {
+        let mut topics = BTreeSet::from(Topic::ALL);
+        loop {
+            topics = self.take_in(topics).await;
+            if topics.is_empty() {
+                return;
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 

@@ -1,24 +1,27 @@
 //! The command `serve`: runs the gateway.
 
+mod base;
+
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use anyhow::Context;
-use config::{Config, Sources};
+use config::Config;
 use engine::{Gateway, Remembered};
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
-use model::{ProjectId, ServerName, Settings};
+use model::{ProjectId, ServerName};
 use runtime::process::Spawner;
 use store::{Home, Store};
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
+    sync::mpsc,
     time::Instant,
 };
 use tokio_util::{
@@ -26,29 +29,29 @@ use tokio_util::{
     task::{AbortOnDropHandle, TaskTracker},
 };
 
-use crate::{logs, memory, ops, replica_changes::Changes, webhook};
+use self::base::Base;
+use crate::{
+    endpoint::{Endpoint, bases},
+    memory, ops,
+    replica_changes::Changes,
+    upgrade::{Predecessor, Requests, Upgrades},
+    webhook,
+};
 use auth::{Identities, Role, tickets::Tickets};
 use backend::{
-    backup::{
-        restore,
-        schedule::{self, Latest},
-    },
+    backup::schedule::{self, Latest},
     clients::Clients,
-    config_secrets,
     hosting::Hosting,
-    lock::{Address, Announced, Lock},
+    lock::{Announced, Lock, Prepared},
     logins::{self, Logins},
     loop_detection::LoopDetection,
     projects::Projects,
     reload::{Live, warn_of},
     replica::{self, Replica},
-    service_manager::{self, ServiceManager},
+    service_manager::ServiceManager,
     startup::{self, CliOverrides},
 };
-use gateway::{
-    For, Guard, HttpGateway, Leases, Seal, Tls, auth_pages,
-    peers::{self, Peers},
-};
+use gateway::{For, Guard, HttpGateway, Leases, Seal, Tls, auth_pages, peers::Peers};
 use install::Catalogue;
 use rest::{
     Rest, Site,
@@ -63,6 +66,8 @@ const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(29);
 /// Time for the last steps after that, such as writing data. Then the process exits in any case.
 const LAST_STEPS_TIMEOUT: Duration = Duration::from_millis(1250);
+/// Connections of the old gateway that wait until they are served.
+const MAX_PASSED_CONNECTIONS: usize = 64;
 /// The part of `STOP_TIMEOUT` that is reserved for stopping servers, even if calls and turns are still running.
 const MIN_GRACE: Duration = Duration::from_secs(10);
 
@@ -75,36 +80,69 @@ pub(crate) struct Args {
     pub(crate) overrides: CliOverrides,
 }
 
-/// Runs the gateway over HTTP until SIGTERM or SIGINT.
+/// Runs the gateway over HTTP until SIGTERM, SIGINT or an upgrade.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
+    let requests = Requests::new().context("cannot listen for SIGUSR2")?;
+    let mut predecessor = Predecessor::of_this_process().await?;
+    let served = run_gateway(named, args, requests, predecessor.as_mut()).await;
+    if let (Err(error), Some(predecessor)) = (&served, &predecessor) {
+        predecessor.fail(&format_args!("{error:#}")).await;
+    }
+    served
+}
+
+/// Runs the gateway. `predecessor`: the gateway that it replaces, in an upgrade.
+async fn run_gateway(
+    named: &[PathBuf],
+    args: Args,
+    mut requests: Requests,
+    mut predecessor: Option<&mut Predecessor>,
+) -> anyhow::Result<()> {
     let files = runtime::process::raise_file_limit();
-    let (mut base, spawner) = Base::open(named, &args.overrides).await?;
-    startup::close_open(&base.store).await?;
+    let (mut base, spawner) =
+        Base::open(named, &args.overrides, predecessor.as_deref_mut()).await?;
     let (token, is_new) = auth::bootstrap(&base.store, &base.data_dir).await?;
-    let opened = Endpoint::open(&base.config.settings, args.listen.as_deref());
-    let (listener, endpoint) = opened.await?;
+    let (listener, endpoint) = Endpoint::open(
+        &base.config.settings,
+        args.listen.as_deref(),
+        predecessor.as_deref_mut(),
+    )
+    .await?;
     let (settings, address) = (&base.config.settings, endpoint.address);
     let audiences = bases(settings, address);
-    let apps = Apps::open(settings, address, &audiences).await?;
+    let passed = predecessor.as_deref_mut().and_then(Predecessor::apps);
+    let apps = Apps::open(settings, address, &audiences, passed).await?;
+    let predecessor = predecessor.as_deref();
     let myself = LoopDetection::at(&[address]);
     myself.leave_out(&mut base.config);
     warn_of(&base.config);
 
-    let parts = Parts::new(&base, &endpoint, spawner, args.overrides, myself, files).await?;
+    let service_manager = endpoint.service_manager(predecessor, &listener);
+    let parts = Parts::new(
+        &base,
+        &endpoint,
+        spawner,
+        args.overrides,
+        myself,
+        files,
+        service_manager,
+    )
+    .await?;
     let remembered = startup::remembered(&base.store, &base.config).await?;
     // From the announcement of the address on, signals stop the gateway gracefully.
     let ended = ended();
     parts.greet(&base, &endpoint, &token, is_new).await?;
-    let mut announced = base.lock.announce(
-        &endpoint.announced(&base.config.settings),
-        &base.sources,
-        &startup::location(&base.config.settings, &base.data_dir),
-    )?;
+    let location = startup::location(&base.config.settings, &base.data_dir);
+    let address = endpoint.announced(&base.config.settings);
+    let prepared = (base.lock).prepare(&address, &base.sources, &location)?;
+    let announced = OnceLock::new();
     let site = parts.site(&base, &endpoint, apps.as_ref().map(Apps::origin));
     let drain = base.config.settings.limits.drain;
     let drain = drain.min(STOP_TIMEOUT - MIN_GRACE);
 
-    let serving = parts.serve_clients(listener, site.clone(), drain);
+    let upgrades = parts.upgrades(&base, &endpoint, &listener, apps.as_ref())?;
+    let (connections, passed) = mpsc::channel(MAX_PASSED_CONNECTIONS);
+    let serving = parts.serve_clients(listener, passed, site.clone(), drain);
     // The internal listener stays open longer than the clients' listener: other replicas use the servers here until
     // they have taken them over.
     let closed_inside = CancellationToken::new();
@@ -112,10 +150,17 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let serving_inside =
         inside.map(|(inside, _)| parts.serve_replicas(inside, site.clone(), closed_inside.clone()));
     tokio::pin!(serving);
+    let take_over = async || {
+        parts
+            .take_over(&base.lock, prepared, &announced, predecessor)
+            .await
+    };
+    let left = predecessor.map(|predecessor| (predecessor, &connections));
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
-        outcome = parts.work(&base.config, &base.data_dir, remembered, apps) => outcome,
-        () = follow_certificate(endpoint.tls.as_deref(), &mut announced) => Ok(()),
+        outcome = parts.work(&base.config, &base.data_dir, remembered, apps, take_over, left) => outcome,
+        () = parts.upgrade(&upgrades, &mut requests) => Ok(()),
+        () = parts.follow_certificate(endpoint.tls.as_deref(), &announced) => Ok(()),
         signal = ended => {
             tracing::info!("{signal}: stopping");
             Ok(())
@@ -124,24 +169,18 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
 
     let by = Instant::now() + STOP_TIMEOUT;
     parts.declared.cancel();
-    parts.front.stop(&parts.over);
+    // The lock and the address belong to the successor, if there is one.
+    let successor = upgrades.finish();
+    match &successor {
+        Some(successor) => parts.front.hand_over(successor.heir(), &parts.over),
+        None => parts.front.stop(&parts.over),
+    }
     parts.agents.close();
     parts.gateway.close(by);
     let stopping = Box::pin(async {
-        parts.service_manager.stopping().await;
-        // Servers that are still stopping keep their lease until they have exited.
-        tokio::select! {
-            () = parts.stop(serving, serving_inside.is_some(), drain, by) => {}
-            () = run(parts.replica.as_deref(), Replica::follow) => {}
-            () = parts.service_manager.watchdog() => {}
-        }
-        parts.identities.keys.touch(&base.store).await;
-        if let Some(replica) = &parts.replica {
-            replica.leave().await;
-        }
-        if let Some(peers) = &parts.peers {
-            peers.linger(by).await;
-        }
+        parts
+            .leave(serving, serving_inside.is_some(), drain, by)
+            .await;
         closed_inside.cancel();
         base.store.close().await;
     });
@@ -151,139 +190,11 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     {
         tracing::warn!("the last steps of the shutdown were not completed in time");
     }
-    drop(announced);
+    if let (Some(announced), Some(_)) = (announced.into_inner(), &successor) {
+        announced.leave();
+    }
     drop(base.lock);
     outcome
-}
-
-/// The base of the gateway: its configuration, data directory, database, and membership in a group of replicas.
-struct Base {
-    sources: Sources,
-    config: Config,
-    data_dir: PathBuf,
-    lock: Lock,
-    store: Store,
-    /// The listener for other replicas, and its address.
-    inside: Option<(TcpListener, String)>,
-    replica: Option<Arc<Replica>>,
-}
-
-impl Base {
-    async fn open(named: &[PathBuf], overrides: &CliOverrides) -> anyhow::Result<(Self, Spawner)> {
-        let (sources, mut settings) = startup::locate(named)?;
-        overrides.overrule(&mut settings);
-        logs::init(&settings);
-        let data_dir = startup::open_data_dir(&settings)?;
-        let lock = Lock::take(&data_dir).await?;
-        restore::check_finished(&data_dir)?;
-        let store = startup::wait_for_store(&settings, &data_dir).await?;
-        config_secrets::load(&sources, &store, &data_dir).await?;
-        let mut config = startup::load(&sources)?;
-        overrides.overrule(&mut config.settings);
-        let spawner = startup::spawner()?;
-        let replicas = config.settings.replicas;
-        let (inside, replica) = match &config.settings.database_url {
-            Some(url) => {
-                let (inside, address) = peers::bind(replicas.listen, url).await?;
-                let sentinel = spawner.clone();
-                let end_all_at = move |at| sentinel.end_all_at(at);
-                let joined = Replica::join(
-                    &store,
-                    replicas.lease,
-                    end_all_at,
-                    &data_dir,
-                    address.clone(),
-                );
-                (Some((inside, address)), joined.await?)
-            }
-            None => (None, None),
-        };
-        let base = Self {
-            sources,
-            config,
-            data_dir,
-            lock,
-            store,
-            inside,
-            replica,
-        };
-        Ok((base, spawner))
-    }
-}
-
-/// The address for clients.
-struct Endpoint {
-    address: SocketAddr,
-    /// True if the user chose the port.
-    is_fixed: bool,
-    /// The URL for clients on this machine.
-    url: String,
-    tls: Option<Arc<Tls>>,
-}
-
-impl Endpoint {
-    /// Loads the certificate, and takes the socket of the service manager or binds the configured address.
-    async fn open(
-        settings: &Settings,
-        listen: Option<&str>,
-    ) -> anyhow::Result<(TcpListener, Self)> {
-        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
-        match service_manager::passed_listener()? {
-            Some(passed) => Self::passed(passed, tls),
-            None => Self::bind(listen.unwrap_or(&settings.listen), tls).await,
-        }
-    }
-
-    async fn bind(listen: &str, tls: Option<Arc<Tls>>) -> anyhow::Result<(TcpListener, Self)> {
-        let listener = TcpListener::bind(listen).await.with_context(|| {
-            format!(
-                "cannot listen on `{listen}`{}; choose another address with --listen ADDR:PORT (0 picks a free port)",
-                runtime::used_by(listen)
-            )
-        })?;
-        let endpoint = Self::of(&listener, !listen.ends_with(":0"), tls)?;
-        Ok((listener, endpoint))
-    }
-
-    /// The socket of the service manager replaces the configured address.
-    fn passed(listener: TcpListener, tls: Option<Arc<Tls>>) -> anyhow::Result<(TcpListener, Self)> {
-        let endpoint = Self::of(&listener, true, tls)?;
-        tracing::info!(
-            "listening on {}, the socket of the service manager; `listen` is not used",
-            endpoint.address
-        );
-        Ok((listener, endpoint))
-    }
-
-    fn of(listener: &TcpListener, is_fixed: bool, tls: Option<Arc<Tls>>) -> anyhow::Result<Self> {
-        let address = listener.local_addr()?;
-        Ok(Self {
-            address,
-            is_fixed,
-            url: format!("{}://{}", scheme(tls.is_some()), dialable(address)),
-            tls,
-        })
-    }
-
-    /// The address that the data directory contains for other programs on this machine.
-    fn announced<'a>(&'a self, settings: &'a Settings) -> Address<'a> {
-        // Without TLS, programs on this machine need no proxy.
-        let public_url = settings.public_url.as_deref();
-        Address {
-            url: &self.url,
-            is_fixed: self.is_fixed,
-            certificate: self.tls.as_ref().map(|tls| tls.digest()),
-            public_url: public_url.filter(|_| self.tls.is_some()),
-        }
-    }
-
-    /// Returns whether only clients on this machine use the gateway.
-    fn is_local(&self, settings: &Settings) -> bool {
-        self.address.ip().is_loopback()
-            && settings.public_url.is_none()
-            && settings.trusted_proxies.is_empty()
-            && settings.oidc.is_empty()
-    }
 }
 
 struct Parts {
@@ -301,6 +212,8 @@ struct Parts {
     peers: Option<Arc<Peers>>,
     service_manager: ServiceManager,
     backups: Arc<Latest>,
+    /// The gateway replaces another one.
+    is_upgrade: bool,
     /// Set when the servers are declared. Requests wait for it: otherwise they would fail because a server is unknown.
     declared: CancellationToken,
     /// Set when the servers have started.
@@ -317,6 +230,7 @@ impl Parts {
         overrides: CliOverrides,
         myself: LoopDetection,
         files: Option<u64>,
+        service_manager: ServiceManager,
     ) -> anyhow::Result<Self> {
         let (settings, data_dir) = (&base.config.settings, &base.data_dir);
         let (store, replica) = (base.store.clone(), base.replica.clone());
@@ -327,6 +241,7 @@ impl Parts {
             startup::chain(data_dir, false)?,
             spawner,
             Some(startup::own_files(&base.sources, data_dir)),
+            base.predecessor.clone(),
         )
         .await?;
         let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));
@@ -341,8 +256,6 @@ impl Parts {
         let declared = startup::declared_projects(&base.config);
         projects.declared(&declared).await;
         let peers = join_peers(base, &gateway, &projects).await?;
-        let service_manager =
-            ServiceManager::of_this_process(&format!("serving {}/mcp", endpoint.url));
         let front = HttpGateway::new(
             gateway.clone(),
             projects.clone(),
@@ -374,6 +287,7 @@ impl Parts {
             peers,
             service_manager,
             backups: Arc::default(),
+            is_upgrade: base.predecessor.is_some(),
             declared: CancellationToken::new(),
             ready: ops::Ready::default(),
             over: CancellationToken::new(),
@@ -381,7 +295,7 @@ impl Parts {
     }
 
     /// Opens the pages for sign-ins, and prints the address, a link for a browser, and the administrator's token if it
-    /// is new.
+    /// is new. After an upgrade, all of this is known.
     async fn greet(
         &self,
         base: &Base,
@@ -422,6 +336,9 @@ impl Parts {
                 "links for signing in to servers lead to {url}, because they are made without a request of a proxy: set \
                  `public_url` if servers need sign-ins"
             );
+        }
+        if base.predecessor.is_some() {
+            return Ok(());
         }
         eprintln!("toolwharf is at {url}/mcp");
         if is_logged {
@@ -472,12 +389,105 @@ impl Parts {
     async fn serve_clients(
         &self,
         listener: TcpListener,
+        passed: mpsc::Receiver<TcpStream>,
         site: Arc<Site>,
         drain: Duration,
     ) -> TaskTracker {
         self.declared.cancelled().await;
+        if self.is_upgrade && !self.ready.is_set() {
+            // The start failed, so the connections that wait at the listener are for the old gateway.
+            let none = TaskTracker::new();
+            none.close();
+            return none;
+        }
         let (front, over) = (self.front.clone(), self.over.clone());
-        gateway::serve(listener, front, For::Clients(site), over, drain).await
+        gateway::serve(listener, passed, front, For::Clients(site), over, drain).await
+    }
+
+    /// Keeps the sockets and the lock for another process.
+    fn upgrades(
+        &self,
+        base: &Base,
+        endpoint: &Endpoint,
+        listener: &TcpListener,
+        apps: Option<&Apps>,
+    ) -> anyhow::Result<Upgrades> {
+        let apps = apps.map(|apps| apps.listener().as_fd().try_clone_to_owned());
+        Ok(Upgrades {
+            data_dir: base.data_dir.clone(),
+            is_fixed: endpoint.is_fixed,
+            lock: base.lock.share()?,
+            listener: listener.as_fd().try_clone_to_owned()?,
+            apps: apps.transpose()?,
+            service_manager: self.service_manager.clone(),
+            predecessor: base.predecessor.clone(),
+            successor: OnceLock::new(),
+        })
+    }
+
+    /// Hands over to another program when that is requested.
+    async fn upgrade(&self, upgrades: &Upgrades, requests: &mut Requests) {
+        self.declared.cancelled().await;
+        upgrades.run(requests).await;
+    }
+
+    /// Loads changed certificates, and publishes which one is in use. Never returns.
+    async fn follow_certificate(&self, tls: Option<&Tls>, announced: &OnceLock<Announced>) {
+        self.declared.cancelled().await;
+        let Some(tls) = tls else {
+            return std::future::pending().await;
+        };
+        let publish = |digest: &str| {
+            if let Some(Err(error)) = announced.get().map(|it| it.set_certificate(digest)) {
+                tracing::error!(
+                    "commands on this machine will not trust the new certificate: {error:#}"
+                );
+            }
+        };
+        tls.watch(publish).await;
+    }
+
+    /// Publishes the address. After an upgrade, first waits for the servers and for the old gateway.
+    async fn take_over(
+        &self,
+        lock: &Lock,
+        prepared: Prepared,
+        published: &OnceLock<Announced>,
+        predecessor: Option<&Predecessor>,
+    ) -> anyhow::Result<()> {
+        if let Some(predecessor) = predecessor {
+            if self.gateway.settings().upgrade_overlap {
+                self.gateway.started_outside().await;
+            }
+            predecessor.take_over().await;
+            self.service_manager.unmute();
+        }
+        match lock.announce(prepared) {
+            Ok(announced) => drop(published.set(announced)),
+            // The old gateway is about to exit, so this one must serve.
+            Err(error) if predecessor.is_some() => {
+                tracing::error!("commands on this machine do not find this gateway: {error:#}");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Receives the connections of the old gateway. When that is gone, closes the records that it left open, and applies
+    /// what it changed. Never returns.
+    async fn succeed(
+        &self,
+        (predecessor, connections): (&Predecessor, &mpsc::Sender<TcpStream>),
+        changes: &Changes<'_>,
+    ) {
+        let began = store::now();
+        predecessor.follow(connections).await;
+        tracing::info!("the old gateway is gone");
+        if let Err(error) = startup::close_open(&self.store, began).await {
+            tracing::warn!("cannot close the records of the old gateway: {error:#}");
+        }
+        tokio::join!(changes.all(), self.gateway.retry_outside());
+        std::future::pending().await
     }
 
     /// Serves other replicas in a task, until `closed`.
@@ -491,18 +501,22 @@ impl Parts {
         let serving = async move {
             declared.cancelled().await;
             let whom = For::Replicas(site);
-            gateway::serve(listener, front, whom, closed, Duration::ZERO).await
+            let (_, passed) = mpsc::channel(1);
+            gateway::serve(listener, passed, front, whom, closed, Duration::ZERO).await
         };
         AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
     }
 
-    /// Starts the servers, and runs all background work. Returns only if the start fails.
+    /// Starts the servers, and runs all background work. Returns only if the start fails. `take_over` runs before
+    /// connections are accepted. `left`: the old gateway of an upgrade, and the receiver of its connections.
     async fn work(
         &self,
         config: &Config,
         data_dir: &Path,
         remembered: HashMap<ServerName, Remembered>,
         apps: Option<Apps>,
+        take_over: impl AsyncFnOnce() -> anyhow::Result<()>,
+        left: Option<(&Predecessor, &mpsc::Sender<TcpStream>)>,
     ) -> anyhow::Result<()> {
         let replica = self.replica.as_deref();
         // Servers may warn while they start.
@@ -512,7 +526,7 @@ impl Parts {
             started = async {
                 self.hosting.reload().await?;
                 self.gateway.start(config.servers.clone(), remembered).await?;
-                anyhow::Ok(())
+                take_over().await
             } => started?,
             () = run(replica, Replica::follow) => {}
             () = self.service_manager.extend_start() => {}
@@ -544,6 +558,7 @@ impl Parts {
             () = run(replica, Replica::follow) => {}
             () = run(self.peers.as_deref(), Peers::follow) => {}
             () = changes.follow(replica) => {}
+            () = run(left, async |left| self.succeed(left, &changes).await) => {}
             () = self.service_manager.watchdog() => {}
         }
         Ok(())
@@ -554,6 +569,30 @@ impl Parts {
         let sources = self.live.sources();
         let (gateway, latest) = (&self.gateway, &self.backups);
         schedule::run(gateway, &self.store, sources, data_dir, replica, latest).await;
+    }
+
+    /// Stops everything except the internal listener, and leaves the other replicas.
+    async fn leave(
+        &self,
+        serving: impl Future<Output = TaskTracker>,
+        has_inside: bool,
+        drain: Duration,
+        by: Instant,
+    ) {
+        self.service_manager.stopping().await;
+        // Servers that are still stopping keep their lease until they have exited.
+        tokio::select! {
+            () = self.stop(serving, has_inside, drain, by) => {}
+            () = run(self.replica.as_deref(), Replica::follow) => {}
+            () = self.service_manager.watchdog() => {}
+        }
+        self.identities.keys.touch(&self.store).await;
+        if let Some(replica) = &self.replica {
+            replica.leave().await;
+        }
+        if let Some(peers) = &self.peers {
+            peers.linger(by).await;
+        }
     }
 
     /// Stops the calls and turns in flight, which need their servers; then the servers.
@@ -668,49 +707,6 @@ fn most_connections(wanted: usize, files: Option<u64>) -> usize {
     });
     let kept = (files / 8).max(128).min(files / 2);
     wanted.min(files - kept)
-}
-
-/// The address for clients on this machine.
-fn dialable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(v4) if v4.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
-        IpAddr::V6(v6) if v6.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
-}
-
-/// The addresses of this gateway that tokens may name as audience. The first one is shown to clients.
-fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
-    if let Some(url) = &settings.public_url {
-        return vec![url.clone()];
-    }
-    let scheme = scheme(settings.tls.is_some());
-    let mut bases = vec![format!("{scheme}://{}", dialable(address))];
-    if dialable(address).ip().is_loopback() {
-        let names = ["127.0.0.1", "localhost", "[::1]"];
-        bases.extend(names.map(|name| format!("{scheme}://{name}:{}", address.port())));
-    }
-    bases
-}
-
-fn scheme(has_tls: bool) -> &'static str {
-    if has_tls { "https" } else { "http" }
-}
-
-/// Loads changed certificates, and publishes which one is in use. Never returns.
-async fn follow_certificate(tls: Option<&Tls>, announced: &mut Announced) {
-    let Some(tls) = tls else {
-        return std::future::pending().await;
-    };
-    let publish = |digest: &str| {
-        if let Err(error) = announced.set_certificate(digest) {
-            tracing::error!(
-                "commands on this machine will not trust the new certificate: {error:#}"
-            );
-        }
-    };
-    tls.watch(publish).await;
 }
 
 /// Waits for SIGTERM or SIGINT and returns its name.

@@ -136,6 +136,7 @@ async fn own(
         chain,
         startup::spawner()?,
         None,
+        None,
     )
     .await?;
     projects

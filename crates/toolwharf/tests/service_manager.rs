@@ -106,6 +106,17 @@ impl Manager {
         }
     }
 
+    /// Returns the rest of the first line that begins so. Only pings may come before it.
+    async fn hears_of(&self, begin: &str) -> String {
+        loop {
+            let message = self.message().await;
+            if let Some(rest) = message.lines().find_map(|line| line.strip_prefix(begin)) {
+                return rest.to_owned();
+            }
+            assert!(has(&message, "WATCHDOG=1"), "{begin}: {message}");
+        }
+    }
+
     /// Returns whether a message arrives within this time.
     async fn has_message(&self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.message()).await.is_ok()
@@ -299,6 +310,54 @@ async fn o02_a_passed_socket_is_used_and_outlives_the_gateway() {
     let url = gateway.url.clone();
     let (status, gateway) = tokio::join!(status(&url, "/healthz"), gateway.again());
     assert_eq!((status, gateway.url.as_str()), (200, url.as_str()));
+}
+
+/// The old process names the new one before it stops, and only the new one sends messages afterwards.
+#[tokio::test]
+async fn o06_an_upgrade_names_the_new_main_process() {
+    let manager = Manager::new();
+    let period = Duration::from_secs(1);
+    let setup = manager.setup().env("WATCHDOG_USEC", "1000000");
+    let mut gateway = setup.scripted("one", &[]).connected().await;
+    let serving = format!("STATUS=serving {}/mcp", gateway.url);
+    manager.hears("READY=1").await;
+    gateway.process.signal(Signal::USR2);
+    let pid = manager.hears_of("MAINPID=").await;
+    assert_ne!(pid, gateway.process.pid().to_string());
+    let (ready, _) = manager.hears("READY=1").await;
+    assert!(has(&ready, &serving), "{ready}");
+    assert!(gateway.process.wait(DEADLINE).await.success());
+    for _ in 0..3 {
+        assert!(manager.has_message(period).await, "a ping");
+    }
+    let new = pid.parse().ok().and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(new.expect("a process id"), Signal::TERM).expect("it runs");
+    manager.hears("STOPPING=1").await;
+}
+
+/// Without a socket unit, the service manager keeps the listener that the gateway has opened.
+#[tokio::test]
+async fn o06_a_listener_that_the_manager_kept_is_used_again() {
+    let manager = Manager::new();
+    let mut gateway = manager.setup().at_one_port().serve().await;
+    let name = manager.hears_of("FDNAME=").await;
+    gateway.process.signal(Signal::TERM);
+    gateway.process.wait(DEADLINE).await;
+
+    let kept = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = kept.local_addr().expect("an address").to_string();
+    let setup = manager.passing(&[&kept]).env("LISTEN_FDNAMES", &name);
+    let gateway = setup.listen(&address).serve().await;
+    assert_eq!(gateway.url, format!("http://{address}"));
+    assert_eq!(status(&gateway.url, "/healthz").await, 200);
+    drop(gateway);
+
+    // `listen` has changed, so the old address must refuse connections.
+    let setup = manager.passing(&[&kept]).env("LISTEN_FDNAMES", &name);
+    let gateway = setup.listen("127.0.0.1:0").serve().await;
+    assert_ne!(gateway.url, format!("http://{address}"));
+    let refused = std::net::TcpStream::connect(&address);
+    assert!(refused.is_err(), "{refused:?}");
 }
 
 #[tokio::test]

@@ -41,6 +41,10 @@ require_key = false
 # its server is blocked, and all others run.
 require_valid_entries = false
 
+# Whether an upgrade starts servers on the host itself before the old process has stopped them. Then their
+# calls do not wait, but both run for a moment. Sandboxed servers always start afterwards.
+upgrade_overlap = true
+
 # What to do with a tool whose definition changes after it was first seen:
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"

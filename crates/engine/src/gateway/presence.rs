@@ -10,7 +10,11 @@ use model::{ServerKey, ServerName};
 use crate::{
     Gateway,
     scope::Scope,
-    server::{Server, State, progress::FIRST_START},
+    server::{
+        Server, State,
+        commands::Command,
+        progress::{FIRST_START, MAX_FIRST_START},
+    },
     views::view::View,
 };
 
@@ -31,6 +35,33 @@ impl Gateway {
         futures_util::future::join_all(view.awaited().map(Server::attempted)).await;
         // Results may not be published in the view yet.
         self.settled(scope).await
+    }
+}
+
+impl Gateway {
+    /// Waits until no server of the configuration that needs no sandbox is starting, for at most 20 seconds.
+    pub async fn started_outside(&self) {
+        let servers = self.servers().into_iter();
+        let outside = servers.filter(|server| server.spec.sandbox().is_none());
+        let starting = outside.map(async |server| {
+            let mut state = server.subscribe();
+            let _ = state
+                .wait_for(|state| !matches!(state, State::Starting))
+                .await;
+        });
+        let started = futures_util::future::join_all(starting);
+        let _ = tokio::time::timeout(MAX_FIRST_START, started).await;
+    }
+
+    /// Starts the servers of the configuration that need no sandbox and are down. The gateway that this one replaces may
+    /// have used their ports or files until now.
+    pub async fn retry_outside(&self) {
+        let is_down = |server: &Arc<Server>| {
+            server.spec.sandbox().is_none() && matches!(server.state(), State::Down { .. })
+        };
+        let down = self.servers().into_iter().filter(is_down);
+        let starting = down.map(async |server| server.command(Command::Start).await);
+        futures_util::future::join_all(starting).await;
     }
 }
 

@@ -16,6 +16,7 @@ use model::{Launch, Program, Provider};
 use parking_lot::Mutex;
 use runtime::{Error, Fences, Packages, Runtime};
 use tokio::{sync::OnceCell, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 /// Strongest first.
 const PREFERENCE: [Provider; 7] = [
@@ -45,6 +46,10 @@ pub struct Runtimes {
     /// Set once the leftovers of an earlier run on this host are removed, which happens before the first sandbox
     /// starts.
     prepared: OnceCell<()>,
+    /// Cancelled when the gateway that this one replaces has exited. Until then, its sandboxes run.
+    predecessor: Option<CancellationToken>,
+    /// Servers on the host itself wait for that too.
+    host_waits: bool,
     probes: Mutex<BTreeMap<Provider, Probe>>,
 }
 
@@ -104,7 +109,27 @@ impl Runtimes {
             closed: None,
             packages: None,
             prepared: OnceCell::new(),
+            predecessor: None,
+            host_waits: false,
             probes: Mutex::default(),
+        }
+    }
+
+    /// Starts no sandbox, and removes nothing of earlier runs, before `predecessor` is cancelled. With `host_waits`, starts
+    /// no server at all.
+    #[must_use]
+    pub fn after(self, predecessor: Option<CancellationToken>, host_waits: bool) -> Self {
+        Self {
+            predecessor,
+            host_waits,
+            ..self
+        }
+    }
+
+    /// Waits until this gateway is the only one on its data directory.
+    async fn alone(&self) {
+        if let Some(gone) = &self.predecessor {
+            gone.cancelled().await;
         }
     }
 
@@ -184,6 +209,9 @@ impl Runtimes {
     /// No runtime can run the server. The text lists what was tried and why each failed.
     pub(crate) async fn choose(&self, launch: &Launch) -> Result<Choice, NoRuntime> {
         let Some(sandbox) = launch.sandbox() else {
+            if self.host_waits {
+                self.alone().await;
+            }
             return Ok(Choice {
                 runtime: self.host.clone(),
                 provider: None,
@@ -267,6 +295,7 @@ impl Runtimes {
     /// Removes what an earlier run left on this host. Leftovers elsewhere may be removed later: see
     /// [`Runtimes::elsewhere`].
     async fn prepare(&self) {
+        self.alone().await;
         if let Some(runtime) = self.all.get(&Provider::Process)
             && self.allowed.contains(&Provider::Process)
             && self.probe(Provider::Process, runtime).await.is_ok()
@@ -285,6 +314,7 @@ impl Runtimes {
 
     /// Removes what an earlier run left with these providers. Providers that did not respond stay in `left`.
     pub async fn sweep(&self, left: &mut BTreeSet<Provider>) {
+        self.alone().await;
         for (provider, runtime) in &self.all {
             if !left.contains(provider) {
                 continue;

@@ -23,6 +23,8 @@ pub struct Upload {
     front: Arc<HttpGateway>,
     /// The memory reservation, from the first piece on. Usually `None`, because the first piece is the whole body.
     held: Option<Held>,
+    /// The end was read.
+    is_complete: bool,
 }
 
 impl Upload {
@@ -32,6 +34,7 @@ impl Upload {
             wire,
             front,
             held: None,
+            is_complete: false,
         }
     }
 
@@ -58,6 +61,7 @@ impl http_body::Body for Upload {
             .awaited
             .store(polled.is_pending(), Ordering::Relaxed);
         let Some(frame) = ready!(polled) else {
+            this.is_complete = true;
             return Poll::Ready(None);
         };
         let frame = frame?;
@@ -83,5 +87,8 @@ impl http_body::Body for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         self.wire.awaited.store(false, Ordering::Relaxed);
+        if !self.is_complete && !http_body::Body::is_end_stream(&self.body) {
+            self.wire.left_unread();
+        }
     }
 }

@@ -43,7 +43,8 @@ pub struct Apps {
 
 impl Apps {
     /// Listens on a free port of the gateway's address, or at the configured address. `None`: browsers on other machines use the gateway,
-    /// and the settings do not say how they reach this listener.
+    /// and the settings do not say how they reach this listener. `passed`: the listener of the gateway that this one
+    /// replaces.
     ///
     /// # Errors
     /// If it cannot listen at the configured address, or if that address is the console's.
@@ -51,6 +52,7 @@ impl Apps {
         settings: &Settings,
         gateway: SocketAddr,
         bases: &[String],
+        passed: Option<TcpListener>,
     ) -> anyhow::Result<Option<Self>> {
         let console = &settings.console;
         if console.apps_url.is_none()
@@ -60,15 +62,16 @@ impl Apps {
         {
             return Ok(None);
         }
-        let listener = match &console.apps_listen {
-            Some(wanted) => TcpListener::bind(wanted).await.with_context(|| {
+        let listener = match (passed, &console.apps_listen) {
+            (Some(passed), _) => passed,
+            (None, Some(wanted)) => TcpListener::bind(wanted).await.with_context(|| {
                 format!(
                     "cannot listen on {wanted}{}: choose another address as `console.apps_listen`",
                     runtime::used_by(wanted)
                 )
             })?,
             // The next port after the gateway's would be in the way of a second gateway.
-            None => TcpListener::bind((gateway.ip(), 0))
+            (None, None) => TcpListener::bind((gateway.ip(), 0))
                 .await
                 .with_context(|| format!("cannot listen on a port of {}", gateway.ip()))?,
         };
@@ -89,6 +92,10 @@ impl Apps {
 
     pub fn origin(&self) -> &str {
         &self.origin
+    }
+
+    pub fn listener(&self) -> &TcpListener {
+        &self.listener
     }
 
     /// Serves the sandbox's files until the future is dropped.

@@ -19,7 +19,8 @@ const GROUPS: &[Group] = &[
     Group {
         title: "Run Toolwharf",
         commands: &[
-            "init", "serve", "service", "stdio", "open", "doctor", "replicas", "backup", "restore",
+            "init", "serve", "service", "stdio", "open", "doctor", "replicas", "upgrade", "backup",
+            "restore",
         ],
         example: "toolwharf init",
     },
@@ -76,6 +77,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("stdio", "toolwharf stdio --project shop"),
     ("open", "toolwharf open"),
     ("doctor", "toolwharf doctor"),
+    (
+        "upgrade",
+        "toolwharf upgrade\n  toolwharf upgrade ./toolwharf-new",
+    ),
     (
         "backup",
         "toolwharf backup toolwharf.tar.zst\n  toolwharf backup toolwharf.tar.zst --with-master-key --volumes",

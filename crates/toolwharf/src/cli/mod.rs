@@ -65,6 +65,7 @@ mod tool_settings;
 mod tools;
 mod top;
 mod update;
+mod upgrade;
 mod values;
 
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
@@ -103,6 +104,8 @@ enum Command {
     Serve(serve::Args),
     /// Run MCP on standard input and output, for clients that start commands. Connects to the running gateway, if any.
     Stdio(stdio::Args),
+    /// Hand everything over from the running gateway to another version, without dropping connections.
+    Upgrade(upgrade::Args),
     /// Create the first configuration: import servers, choose whether they run in a sandbox, start the gateway.
     Init(init::Args),
     /// Run the gateway as a systemd service of this user.
@@ -295,6 +298,7 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<()> {
             args.overrides.data_dir.clone_from(&context.reach.data_dir);
             stdio::run(&context.config, args).await
         }
+        Command::Upgrade(args) => upgrade::run(context, args).await,
         Command::Init(args) => init::run(context, args).await,
         Command::Service(command) => service::run(context, command).await,
         Command::Add(args) => add::run(context, *args).await,

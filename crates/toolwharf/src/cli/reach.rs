@@ -97,7 +97,7 @@ impl Context {
     }
 
     /// Explains why no gateway was found, and what to do.
-    fn no_gateway(&self, sources: &Sources) -> String {
+    pub(super) fn no_gateway(&self, sources: &Sources) -> String {
         let Some(dir) = self.dir(Some(sources)) else {
             return "no gateway is running: start one with `toolwharf serve`, or specify one with --url"
                 .to_owned();

@@ -38,6 +38,8 @@ const MACHINE: &str = "it changes the machine";
 const OUTSIDE: &str = "it connects to a host on the internet";
 const VERSIONS: &str = "it depends on the newest versions of the packages; `pinned` in `scenarios_hosting` has a registry of its own";
 const RESTORED: &str = "it needs a machine without data; the tests in `scenarios_backup` have one";
+const UPGRADED: &str =
+    "it replaces the gateway of the page; the tests in `scenarios_upgrade` have one";
 const POSTGRES: &str = "it needs a Postgres server; the tests in `scenarios_replicas` have one";
 
 const fn rule(page: &'static str, command: &'static str, how: How) -> Rule {
@@ -189,6 +191,7 @@ pub(crate) const RULES: &[Rule] = &[
     ),
     rule(CLI, "toolwharf update", Not(VERSIONS)),
     rule(CLI, "toolwharf restore", Not(RESTORED)),
+    rule(CLI, "toolwharf upgrade", Not(UPGRADED)),
     rule(CLI, "toolwharf key recover", Answers(&["y"])),
     // The gateway accepts the new key within five seconds.
     rule(

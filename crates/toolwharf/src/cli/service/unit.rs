@@ -52,9 +52,13 @@ Description=Toolwharf, one endpoint for MCP servers
 Type=notify
 ExecStart={} serve{}
 # From the shell that installed the service: where npx and uvx are, and how the network is reached.
-{}Restart=on-failure
+{}# Starts the installed version and hands all connections over to it.
+ExecReload=/bin/kill -USR2 $MAINPID
+Restart=on-failure
 RestartSec=1
 WatchdogSec=30
+# systemd keeps the listener during a restart, so that no connection is refused.
+FileDescriptorStoreMax=1
 # Only the gateway gets SIGTERM. It finishes calls and then stops its servers, within half a minute.
 KillMode=mixed
 TimeoutStopSec=45
