@@ -8,8 +8,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// The variable with an LLD that links the relay directly. Releases set it, since zig, which links everything else in them,
+/// refuses a static program for a target with glibc.
+const LINKER: &str = "TOOLWHARF_RELAY_LINKER";
+
 fn main() {
     println!("cargo::rerun-if-changed=relay");
+    println!("cargo::rerun-if-env-changed={LINKER}");
     let variable = |name| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
     let relay = PathBuf::from(variable("OUT_DIR")).join("relay");
     let arch = variable("CARGO_CFG_TARGET_ARCH");
@@ -31,13 +36,18 @@ fn main() {
         "panic=abort",
         "relocation-model=static",
         "strip=symbols",
-        "link-arg=-nostartfiles",
         "link-arg=-nostdlib",
         "link-arg=-static",
     ] {
         rustc.args(["-C", option]);
     }
-    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+    let direct = env::var_os(LINKER);
+    match direct {
+        Some(_) => rustc.args(["-C", "linker-flavor=ld.lld"]),
+        // Only a C compiler adds such files.
+        None => rustc.args(["-C", "link-arg=-nostartfiles"]),
+    };
+    if let Some(linker) = direct.or_else(|| env::var_os("RUSTC_LINKER")) {
         let linker = linker.to_string_lossy();
         rustc.arg("-C").arg(format!("linker={linker}"));
     }

@@ -8,7 +8,7 @@ use std::{fs, path::Path, process::ExitCode};
 use anyhow::{Result, ensure};
 
 use crate::{
-    before, daemon, docker, graph, kubernetes, lengths, modules, postgres, setup,
+    before, daemon, dist, docker, graph, kubernetes, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
     swarm, undeclared, web,
     workspace::{FEATURES, Workspace, files},
@@ -276,6 +276,7 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     let interrupted = daemon::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let docker = docker::Daemon::start(workspace, &interrupted)?;
+    let packages = dist::for_tests(workspace, &docker)?;
     let swarm = swarm::Swarm::start(workspace, &interrupted)?;
     let kubernetes =
         kubernetes::Cluster::start(workspace, kubernetes::Parts::ControlPlane, &interrupted)?;
@@ -284,6 +285,8 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
         .env(postgres::VARIABLE, &postgres.url)
         .env(postgres::PROGRAMS, &postgres.programs)
         .env(docker::VARIABLE, &docker.host)
+        .env(dist::VARIABLE, &packages.packages)
+        .env(dist::root::VARIABLE, &packages.root)
         .env(swarm::VARIABLE, &swarm.dir.path);
     daemon::supervise(kubernetes.tell(tests), &interrupted)
 }

@@ -73,11 +73,18 @@ struct Own {
 }
 
 impl Daemon {
+    /// A daemon with the test images.
     pub(crate) fn start(workspace: &Workspace, interrupted: &AtomicBool) -> Result<Self> {
+        let daemon = Self::bare(interrupted)?;
+        images(workspace, &daemon)?;
+        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+        Ok(daemon)
+    }
+
+    /// A daemon without the test images.
+    pub(crate) fn bare(interrupted: &AtomicBool) -> Result<Self> {
         if let Some(host) = env::var(VARIABLE).ok().filter(|host| !host.is_empty()) {
-            let daemon = Self::at(host);
-            images(workspace, &daemon)?;
-            return Ok(daemon);
+            return Ok(Self::at(host));
         }
         heading("a private Docker daemon");
         ensure_installed(&["dockerd", "docker", "containerd", "runc"])?;
@@ -128,8 +135,6 @@ impl Daemon {
                 NETWORK_NAME,
             ])
             .run_for_effect()?;
-        images(workspace, &daemon)?;
-        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
         Ok(daemon)
     }
 

@@ -35,7 +35,7 @@ use rustix::{
 
 use crate::{
     daemon::{self, CGROUPS, Daemon, Directory, free_port},
-    docker,
+    dist, docker,
     shell::{Cmd, heading, is_executable, is_root, which},
     workspace::{FEATURES, Workspace},
 };
@@ -516,10 +516,16 @@ impl Own {
             &["/node_modules/node/bin/node"],
             &["/node_modules/@modelcontextprotocol/server-everything/dist/index.js"],
         )?;
-        // Toolwharf, as in `deploy/Dockerfile`, and a server that it can run.
-        let own = docker::pack_program(&target.join("toolwharf"))?.arg("testkit-scripted");
-        let import = with_applets(own, &["bin/sleep", "bin/cat"]);
-        self.import("toolwharf:1", import, &["/toolwharf"], &[])?;
+        // Toolwharf's small image, with a server that it can run, and a program with which tests read its files.
+        let root = self.at("toolwharf");
+        let program = target.join("toolwharf");
+        dist::images::small_root(workspace, dist::Arch::of_host()?, &program, &root)?;
+        let own = pack(&root)
+            .args([".", "-C"])
+            .arg(&target)
+            .arg("testkit-scripted");
+        let import = with_applets(own, &["bin/cat"]);
+        self.import("toolwharf:1", import, &["toolwharf"], &[])?;
         let import = pack(&self.at("busybox")).arg("bin");
         self.import("busybox:1", import, &[], &["/bin/sh"])
     }

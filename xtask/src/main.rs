@@ -1,6 +1,7 @@
 //! `cargo xtask`: all development tasks of this repository, as commands.
 //!
-//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`; the other commands are parts of these. Each
+//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`, and docs/releasing.md `dist`; the other commands are
+//! parts of these. Each
 //! command prints the programs that it runs. This crate uses the workspace only through `cargo` and the binaries: no
 //! crate of the workspace depends on this crate, and it depends on none of them. Downloads use only the clients of
 //! package registries. Outside the checkout, only `apt-get`, `cargo install` and the build of Kubernetes write files.
@@ -9,6 +10,7 @@ mod before;
 mod checks;
 mod daemon;
 mod demo;
+mod dist;
 mod docker;
 mod gateway;
 mod graph;
@@ -117,6 +119,8 @@ enum Command {
     Demo(demo::Options),
     /// Builds and runs the recipe vault (examples/recipe-vault): a chat page, an agent and its tools
     Recipes(recipes::Options),
+    /// Makes all files of a release in target/dist: binaries, packages and images, with checksums (as root)
+    Dist(dist::Options),
     /// Builds the release binaries and runs the benchmarks
     Bench {
         /// Arguments for the `bench` binary
@@ -175,6 +179,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Web { check: true } => web::check(&workspace),
         Command::Demo(options) => demo::run(&workspace, &options),
         Command::Recipes(options) => recipes::run(&workspace, options),
+        Command::Dist(options) => dist::run(&workspace, &options),
         Command::Bench { args } => checks::bench(&workspace, &args),
         Command::Chaos { args } => checks::chaos(&workspace, &args),
     }?;

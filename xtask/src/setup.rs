@@ -64,6 +64,10 @@ bridge, a network plugin | pods of a Kubernetes node are connected by it \
 nginx | replicas and the example in deploy/nginx are tested with it | debian: nginx | nginx-light
 socat | daemons are reached with certificates in tests | path: socat | socat
 systemd-analyze | the unit files in deploy/systemd are checked with it | path: systemd-analyze | systemd
+debootstrap | packages are tested on its root file systems, and images are made of them \
+    | debian: debootstrap | debootstrap
+rpmbuild | packages for Red Hat's family are made with it | path: rpmbuild | rpm
+docker-compose | deploy/compose is checked with it | path: docker-compose | docker-compose
 # The browser cannot draw text without a font.
 chromium | pages are tested in it | path: chromium | chromium fonts-dejavu-core
 ";
@@ -333,7 +337,7 @@ mod tests {
         tools.retain(|tool| tool.name != "git");
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd chromium fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd debootstrap rpm docker-compose chromium fonts-dejavu-core"),
             "{text}"
         );
         assert!(

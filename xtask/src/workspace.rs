@@ -92,6 +92,12 @@ impl Workspace {
         serde_json::from_str(&json).context("cargo metadata printed no JSON")
     }
 
+    /// Returns whether files differ from the commit.
+    pub(crate) fn has_changes(&self) -> Result<bool> {
+        let status = Cmd::new("git").args(["status", "--porcelain"]);
+        Ok(!status.dir(&self.root).output()?.trim().is_empty())
+    }
+
     /// The cargo that started this binary.
     pub(crate) fn cargo(&self, args: &[&str]) -> Cmd {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

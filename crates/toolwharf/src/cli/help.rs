@@ -19,8 +19,8 @@ const GROUPS: &[Group] = &[
     Group {
         title: "Run Toolwharf",
         commands: &[
-            "init", "serve", "service", "stdio", "open", "doctor", "replicas", "upgrade", "backup",
-            "restore",
+            "init", "serve", "service", "stdio", "open", "doctor", "health", "replicas", "upgrade",
+            "backup", "restore",
         ],
         example: "toolwharf init",
     },
@@ -59,7 +59,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         title: "Integrate",
-        commands: &["kubernetes", "completions"],
+        commands: &["kubernetes", "completions", "man"],
         example: "toolwharf completions bash > ~/.local/share/bash-completion/completions/toolwharf",
     },
 ];
@@ -77,6 +77,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("stdio", "toolwharf stdio --project shop"),
     ("open", "toolwharf open"),
     ("doctor", "toolwharf doctor"),
+    ("health", "toolwharf health"),
     (
         "upgrade",
         "toolwharf upgrade\n  toolwharf upgrade ./toolwharf-new",
@@ -184,6 +185,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "completions",
         "toolwharf completions bash > ~/.local/share/bash-completion/completions/toolwharf",
     ),
+    ("man", "toolwharf man ~/.local/share/man/man1"),
 ];
 
 /// Returns the grammar of the command line, with its help texts. Without a command, it shows the help, except on a
@@ -246,9 +248,14 @@ mod tests {
 
     use super::*;
 
+    fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+        let all = command.get_subcommands();
+        all.filter(|one| !one.is_hide_set())
+    }
+
     /// The commands that have no subcommands.
     fn leaves(command: &Command, path: &str, found: &mut BTreeSet<String>) {
-        for one in command.get_subcommands() {
+        for one in shown(command) {
             let below = format!("{path} {}", one.get_name());
             if one.has_subcommands() {
                 leaves(one, &below, found);
@@ -261,7 +268,7 @@ mod tests {
     #[test]
     fn each_command_is_in_one_group() {
         let command = Cli::command();
-        let mut all: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        let mut all: Vec<&str> = shown(&command).map(Command::get_name).collect();
         let mut grouped: Vec<&str> = GROUPS
             .iter()
             .flat_map(|group| group.commands)

@@ -31,6 +31,7 @@ mod clients;
 mod conversations;
 mod doctor;
 mod files;
+mod health;
 mod help;
 mod here;
 mod http;
@@ -41,6 +42,7 @@ mod keys;
 mod kubernetes;
 mod login;
 mod logs;
+mod manual;
 mod names;
 mod open;
 mod overview;
@@ -205,10 +207,24 @@ enum Command {
     Restore(backup::RestoreArgs),
     /// Check the configuration, this machine and the running gateway.
     Doctor,
+    /// Check that the running gateway is ready, for the health checks of containers.
+    Health,
     /// Print a completion script for a shell.
     Completions {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages to a folder.
+    Man {
+        /// The folder. It is created if it does not exist.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Wait. Kubernetes runs this before it stops a pod, whose image has no `sleep`.
+    #[command(hide = true)]
+    Sleep {
+        #[arg(value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=600))]
+        seconds: u64,
     },
 }
 
@@ -251,6 +267,9 @@ pub(crate) fn main() -> ExitCode {
     if let Some(Command::Completions { shell }) = cli.command {
         let script = names::script(shell).and_then(|script| print::data(&script));
         return ended(script, cli.output);
+    }
+    if let Some(Command::Man { folder }) = &cli.command {
+        return ended(manual::write(folder), cli.output);
     }
     let is_server = matches!(cli.command, Some(Command::Serve(_) | Command::Stdio(_)));
     let mut builder = if is_server {
@@ -338,7 +357,12 @@ async fn dispatch(context: &Context, command: Command) -> anyhow::Result<()> {
         Command::Backup(args) => backup::back_up(context, args).await,
         Command::Restore(args) => backup::put_back(context, args).await,
         Command::Doctor => doctor::run(context).await,
-        Command::Completions { .. } => Ok(()),
+        Command::Health => health::run(context).await,
+        Command::Sleep { seconds } => {
+            tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+            Ok(())
+        }
+        Command::Completions { .. } | Command::Man { .. } => Ok(()),
     }
 }
 

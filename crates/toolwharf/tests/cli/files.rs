@@ -24,6 +24,28 @@ async fn without_arguments_it_explains_itself() {
 }
 
 #[tokio::test]
+async fn each_command_has_a_manual_page() {
+    let home = Home::new();
+    let folder = home.path("share/man1");
+    let line = format!("man {}", folder.display());
+    home.run(&line).await.code(0);
+    let page = |name: &str| std::fs::read_to_string(folder.join(name)).expect(name);
+    for (name, text) in [
+        ("toolwharf.1", "toolwharf"),
+        ("toolwharf-serve.1", "listen"),
+        (
+            "toolwharf-tools-call.1",
+            "toolwharf tools call get_current_time",
+        ),
+    ] {
+        assert!(page(name).contains(text), "{}", page(name));
+    }
+    assert!(!folder.join("toolwharf-sleep.1").exists());
+    home.transcript("1$ man /dev/null/man1 # name a folder\n1$ health # no gateway is running\n$ sleep 0\n2$ sleep 601 # 601")
+        .await;
+}
+
+#[tokio::test]
 async fn without_a_gateway_the_files_are_edited() {
     let home = Home::new();
     let scripted = scripted();

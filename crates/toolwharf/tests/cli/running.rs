@@ -33,6 +33,7 @@ async fn a_running_gateway_takes_changes_in_at_once() {
         file.display()
     );
     transcript(&gateway, &text).await;
+    transcript(&gateway, "$ health\n= ready").await;
     let two = json_of(&gateway, "get two").await;
     assert_eq!(two["status"], "running");
     assert_eq!(two["environment"], json!(["KEY"]));

@@ -36,6 +36,8 @@ const CLUSTER: &str =
 const DOCKER: &str = "it needs Docker with gVisor; the tests in `scenarios_hosting` have one";
 const MACHINE: &str = "it changes the machine";
 const OUTSIDE: &str = "it connects to a host on the internet";
+const PACKAGES: &str = "it installs a package; the tests in `packages` have a machine for it";
+const RELEASE: &str = "it publishes a release";
 const VERSIONS: &str = "it depends on the newest versions of the packages; `pinned` in `scenarios_hosting` has a registry of its own";
 const RESTORED: &str = "it needs a machine without data; the tests in `scenarios_backup` have one";
 const UPGRADED: &str =
@@ -55,8 +57,10 @@ const CONNECT: &str = "docs/connect.md";
 const DATABASES: &str = "docs/databases.md";
 const HOSTING: &str = "docs/hosting.md";
 const INSTALL: &str = "docs/install.md";
+const INSTALL_TOOLWHARF: &str = "docs/install-toolwharf.md";
 const KUBERNETES: &str = "docs/kubernetes.md";
 const PROJECTS: &str = "docs/projects.md";
+const RELEASING: &str = "docs/releasing.md";
 const QUICK: &str = "docs/quick-start.md";
 const REPLICAS: &str = "docs/replicas.md";
 const REST: &str = "docs/rest-api.md";
@@ -78,6 +82,10 @@ const INITIALIZE: &str = concat!(
 );
 
 pub(crate) const RULES: &[Rule] = &[
+    rule(README, "npm ", Not(PACKAGES)),
+    rule(README, "uv ", Not(PACKAGES)),
+    rule(README, "sudo ", Not(PACKAGES)),
+    rule(README, "docker ", Not(PACKAGES)),
     rule(README, "cargo ", Not(BUILD)),
     rule(README, "toolwharf init", Before(CURSOR)),
     rule(README, "toolwharf init", Answers(&["y", "n", "service"])),
@@ -330,6 +338,14 @@ pub(crate) const RULES: &[Rule] = &[
         Before("toolwharf rm notion --project home\necho ntn_1 > token.txt"),
     ),
     //
+    rule(INSTALL_TOOLWHARF, "npm ", Not(PACKAGES)),
+    rule(INSTALL_TOOLWHARF, "uv ", Not(PACKAGES)),
+    rule(INSTALL_TOOLWHARF, "sudo ", Not(PACKAGES)),
+    rule(INSTALL_TOOLWHARF, "tar ", Not(PACKAGES)),
+    rule(INSTALL_TOOLWHARF, "docker ", Not(PACKAGES)),
+    rule(INSTALL_TOOLWHARF, "TOOLWHARF_VERSION=", Not(PACKAGES)),
+    rule(INSTALL_TOOLWHARF, "cargo ", Not(BUILD)),
+    //
     rule(KUBERNETES, "cargo ", Not(BUILD)),
     rule(KUBERNETES, "kubectl ", Not(CLUSTER)),
     rule(KUBERNETES, "toolwharf ", Not(CLUSTER)),
@@ -363,6 +379,15 @@ pub(crate) const RULES: &[Rule] = &[
     rule(QUICK, "toolwharf connect cursor", Before(CURSOR)),
     rule(QUICK, "toolwharf connect cursor", Answers(&["y"])),
     rule(QUICK, "toolwharf logs -f", Endless),
+    //
+    rule(RELEASING, "git ", Not(RELEASE)),
+    rule(RELEASING, "cargo ", Not(BUILD)),
+    rule(RELEASING, "TOOLWHARF_TEST_PACKAGES=", Not(BUILD)),
+    rule(RELEASING, "gpg ", Not(RELEASE)),
+    rule(RELEASING, "npm ", Not(RELEASE)),
+    rule(RELEASING, "uv ", Not(RELEASE)),
+    rule(RELEASING, "docker ", Not(RELEASE)),
+    rule(RELEASING, "helm ", Not(RELEASE)),
     //
     rule(REPLICAS, "export ", Not(POSTGRES)),
     rule(REPLICAS, "toolwharf ", Not(POSTGRES)),
