@@ -1,4 +1,4 @@
-// A browser for Rust tests (`testkit::Browser`): Debian's Chromium, driven by Playwright. Each line on stdin is a request
+// A browser for Rust tests (`testkit::Browser`): Debian's Chromium without a window, driven by Playwright. Each line on stdin is a request
 // `{id, method, params}`; each line on stdout is its answer, `{id, result}` or `{id, error}`. It ends with stdin.
 import { createInterface } from "node:readline";
 

@@ -1,4 +1,4 @@
-// The browser for console tests: Debian's Chromium, driven by Playwright. `crates/toolwharf/tests/console` starts the gateway
+// The browser for console tests: Debian's Chromium without a window, driven by Playwright. `crates/toolwharf/tests/console` starts the gateway
 // and passes its address in the environment.
 import assert from "node:assert/strict";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";

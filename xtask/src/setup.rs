@@ -69,7 +69,7 @@ debootstrap | packages are tested on its root file systems, and images are made 
 rpmbuild | packages for Red Hat's family are made with it | path: rpmbuild | rpm
 docker-compose | deploy/compose is checked with it | path: docker-compose | docker-compose
 # The browser cannot draw text without a font.
-chromium | pages are tested in it | path: chromium | chromium fonts-dejavu-core
+chromium | pages are tested in it | path: chromium-headless-shell | chromium-headless-shell fonts-dejavu-core
 ";
 
 /// A program that the system must have: a line of [`TOOLS`].
@@ -337,7 +337,7 @@ mod tests {
         tools.retain(|tool| tool.name != "git");
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd debootstrap rpm docker-compose chromium fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd debootstrap rpm docker-compose chromium-headless-shell fonts-dejavu-core"),
             "{text}"
         );
         assert!(

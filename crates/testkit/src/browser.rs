@@ -15,7 +15,7 @@ use crate::{
 
 const MAX_REDIRECTS: usize = 10;
 /// The same path as in `web/tests/launch.mjs`.
-const CHROMIUM: &str = "/usr/bin/chromium";
+const CHROMIUM: &str = "/usr/bin/chromium-headless-shell";
 /// The key Enter, in text for [`Browser::type_into`].
 pub const ENTER: &str = "\n";
 
