@@ -244,3 +244,18 @@ fn call_each(gateway: &Gateway, cli: impl Fn(&[&str]) -> Cmd, servers: &[Server]
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    /// Before xtask is built, only cargo can say what is happening.
+    #[test]
+    fn u13_the_first_build_shows_its_progress() {
+        let config = include_str!("../../.cargo/config.toml");
+        let alias = config.lines().find(|line| line.starts_with("xtask = "));
+        let alias = alias.expect("an alias");
+        assert!(
+            !alias.contains("--quiet") && !alias.contains("-q "),
+            "{alias}"
+        );
+    }
+}

@@ -133,6 +133,32 @@ fn the_first_load_is_small() {
     assert!(total <= MAX_FIRST_LOAD_BYTES, "{total} bytes: {parts:?}");
 }
 
+/// Users did not understand these phrases.
+#[test]
+fn u13_phrases_of_the_first_console_are_gone() {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/dist/assets");
+    let mut scripts = 0;
+    for file in assets.read_dir().unwrap() {
+        let file = file.unwrap().path();
+        if file.extension().is_none_or(|end| end != "js") {
+            continue;
+        }
+        scripts += 1;
+        let text = std::fs::read_to_string(&file).unwrap();
+        for phrase in [
+            "At rest",
+            "Restarting later",
+            "In line, and its intent",
+            "The client's frame",
+            "Who has it",
+            "args-1",
+        ] {
+            assert!(!text.contains(phrase), "{}: {phrase}", file.display());
+        }
+    }
+    assert!(scripts > 3, "{scripts} scripts");
+}
+
 /// The licences of bundled packages require that their texts are distributed.
 #[tokio::test]
 async fn licences_of_packages_and_typefaces_are_served() {
