@@ -40,6 +40,8 @@ pub enum Message {
         is_fixed: bool,
         /// The period of the service manager's watchdog, in microseconds.
         watchdog: Option<u64>,
+        /// The schema version of the old gateway's program.
+        schema: i64,
     },
     /// From the new gateway: it can serve.
     Ready,
@@ -187,6 +189,7 @@ mod tests {
         let begin = Message::Begin {
             is_fixed: true,
             watchdog: None,
+            schema: 1,
         };
         old.send(&begin, &[writer.as_fd()]).await.unwrap();
         drop(writer);

@@ -215,7 +215,6 @@ impl Lock {
 }
 
 /// An address that is not published yet.
-#[derive(Clone)]
 pub struct Prepared {
     new: PathBuf,
     path: PathBuf,
@@ -244,20 +243,16 @@ impl Announced {
     /// # Errors
     /// If the file cannot be written. Then commands on this machine cannot connect.
     pub fn set_certificate(&self, digest: &str) -> anyhow::Result<()> {
-        let Some(Prepared {
-            new,
-            path,
-            gateway_record,
-        }) = self.0.clone()
-        else {
+        let Some(published) = &self.0 else {
             return Ok(());
         };
         let changed = Prepared {
-            new,
-            path,
+            // During an upgrade, the new process may have prepared the other file.
+            new: published.path.with_extension("json.renewed"),
+            path: published.path.clone(),
             gateway_record: GatewayRecord {
                 certificate: Some(digest.to_owned()),
-                ..gateway_record
+                ..published.gateway_record.clone()
             },
         };
         changed.write()?;

@@ -31,13 +31,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::guard::PROJECT_ID;
-use auth::sealed::{NONCE_BYTES, opened_text, sealed_text};
+use auth::{
+    BASE,
+    sealed::{NONCE_BYTES, opened_text, sealed_text},
+};
 use backend::replica::Replica;
 
 /// The header that contains the sealed head.
 const HEAD_HEADER: HeaderName = HeaderName::from_static("toolwharf-hop");
 /// Request headers that are forwarded.
-const REQUEST_HEADERS: [HeaderName; 9] = [
+const REQUEST_HEADERS: [HeaderName; 10] = [
     header::AUTHORIZATION,
     header::ACCEPT,
     header::CONTENT_TYPE,
@@ -47,6 +50,8 @@ const REQUEST_HEADERS: [HeaderName; 9] = [
     modern::NAME,
     HeaderName::from_static("last-event-id"),
     PROJECT_ID,
+    // The address at which a trusted proxy serves the gateway: tokens name it as their audience.
+    BASE,
 ];
 /// Prefix of the headers that repeat tool arguments (2026-07-28 basic/transports/streamable-http). They are forwarded,
 /// too.

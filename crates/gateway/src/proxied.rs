@@ -3,13 +3,23 @@
 //!
 //! Invariants: of a list, the last element counts, which the nearest proxy added: earlier ones may come from the client.
 //! If a request has one of the `X-Forwarded-*` headers, `Forwarded` is ignored. A proxy may pass it on from the client.
-//! Deliberately absent: the client's address (`for`, `X-Forwarded-For`), because nothing depends on it.
+//! Deliberately absent: the client's address (`for`, `X-Forwarded-For`), because nothing depends on it. The header
+//! still shows that the request came through a proxy.
 
-use http::{HeaderMap, HeaderName, header::FORWARDED};
+use http::{
+    HeaderMap, HeaderName,
+    header::{FORWARDED, VIA},
+};
 
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+/// Other headers that only proxies send.
+const OTHERS: [HeaderName; 3] = [
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+    VIA,
+];
 /// Maximum length of a prefix.
 const MAX_PREFIX_BYTES: usize = 256;
 
@@ -23,7 +33,7 @@ pub(crate) struct Proxied {
 }
 
 impl Proxied {
-    /// `None`: the request has none of these headers.
+    /// `None`: the request has no header of a proxy.
     ///
     /// # Errors
     /// Which header is invalid.
@@ -35,7 +45,9 @@ impl Proxied {
         ];
         let is_known = proto.is_some() || host.is_some() || prefix.is_some();
         let (proto, host) = match line(headers, &FORWARDED)?.filter(|_| !is_known) {
-            None if !is_known => return Ok(None),
+            None if !is_known && !OTHERS.iter().any(|name| headers.contains_key(name)) => {
+                return Ok(None);
+            }
             None => (proto.map(str::to_owned), host.map(str::to_owned)),
             Some(text) => {
                 let mut pairs = last_element(text).ok_or_else(|| invalid(&FORWARDED, text))?;
@@ -172,7 +184,9 @@ mod tests {
         let of = |text| ("forwarded", text);
         for (lines, expected) in [
             (vec![], None),
-            (vec![("x-forwarded-for", "192.0.2.1")], None),
+            (vec![("x-forwarded-for", "192.0.2.1")], Some(["-", "-", ""])),
+            (vec![("x-real-ip", "192.0.2.1")], Some(["-", "-", ""])),
+            (vec![("via", "1.1 proxy")], Some(["-", "-", ""])),
             (vec![proto], Some(["https", "-", ""])),
             (
                 vec![proto, host, prefix],

@@ -69,6 +69,7 @@ pub use import::{Existing, ImportError};
 pub use key::{HashedKey, KeyName, KeyRow, NewKey, Role};
 pub use login::{LoginClientRow, LoginRow, NewLogin};
 pub use master::MasterRow;
+pub use migrate::{LATEST as SCHEMA_VERSION, is_usable_with};
 pub use open::Store;
 pub use page::{MAX_PAGE, Page, Put};
 pub use product::{Installed, ProductRow};

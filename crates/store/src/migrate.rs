@@ -76,7 +76,14 @@ const MIGRATIONS: &[Migration] = migrations![
 pub(crate) const NEEDS_RECORDED: i64 = 13;
 
 /// The schema version of this program.
-pub(crate) const LATEST: i64 = MIGRATIONS.len() as i64;
+pub const LATEST: i64 = MIGRATIONS.len() as i64;
+
+/// Returns true if a program with this schema version can use a database that this program has migrated.
+pub fn is_usable_with(version: i64) -> bool {
+    let known = usize::try_from(version).unwrap_or_default();
+    let mut later = MIGRATIONS.iter().skip(known);
+    later.all(|migration| migration.needs <= version)
+}
 
 /// The advisory lock of Postgres for migrations: any number that no other program is likely to use.
 const ADVISORY_LOCK_ID: i64 = 0x746f_6f6c_7768_6166;
@@ -513,6 +520,15 @@ mod tests {
                 "{error:?}"
             );
         }
+    }
+
+    #[test]
+    fn o06_an_old_program_can_use_what_it_is_new_enough_for() {
+        for (version, expected) in [(1, false), (11, false), (12, true), (LATEST, true)] {
+            assert_eq!(is_usable_with(version), expected, "{version}");
+        }
+        // Of a later version, nothing is pending.
+        assert!(is_usable_with(LATEST + 1));
     }
 
     #[test]

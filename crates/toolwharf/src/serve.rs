@@ -34,7 +34,7 @@ use crate::{
     endpoint::{Endpoint, bases},
     memory, ops,
     replica_changes::Changes,
-    upgrade::{Predecessor, Requests, Upgrades},
+    upgrade::{self, Predecessor, Requests, Upgrades},
     webhook,
 };
 use auth::{Identities, Role, tickets::Tickets};
@@ -84,7 +84,9 @@ pub(crate) struct Args {
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let requests = Requests::new().context("cannot listen for SIGUSR2")?;
     let mut predecessor = Predecessor::of_this_process().await?;
-    let served = run_gateway(named, args, requests, predecessor.as_mut()).await;
+    // Boxed, as is the work: the stack of a process keeps the size of its largest future.
+    let gateway = run_gateway(named, args, requests, predecessor.as_mut());
+    let served = Box::pin(gateway).await;
     if let (Err(error), Some(predecessor)) = (&served, &predecessor) {
         predecessor.fail(&format_args!("{error:#}")).await;
     }
@@ -136,6 +138,13 @@ async fn run_gateway(
     let address = endpoint.announced(&base.config.settings);
     let prepared = (base.lock).prepare(&address, &base.sources, &location)?;
     let announced = OnceLock::new();
+    let succession = match predecessor {
+        Some(predecessor) => Some((predecessor, prepared)),
+        None => {
+            let _ = announced.set(base.lock.announce(prepared)?);
+            None
+        }
+    };
     let site = parts.site(&base, &endpoint, apps.as_ref().map(Apps::origin));
     let drain = base.config.settings.limits.drain;
     let drain = drain.min(STOP_TIMEOUT - MIN_GRACE);
@@ -151,14 +160,23 @@ async fn run_gateway(
         inside.map(|(inside, _)| parts.serve_replicas(inside, site.clone(), closed_inside.clone()));
     tokio::pin!(serving);
     let take_over = async || {
-        parts
-            .take_over(&base.lock, prepared, &announced, predecessor)
-            .await
+        if let Some(succession) = succession {
+            parts.take_over(&base.lock, succession, &announced).await;
+        }
     };
     let left = predecessor.map(|predecessor| (predecessor, &connections));
+    let work = parts.work(
+        &base.config,
+        &base.data_dir,
+        remembered,
+        apps,
+        take_over,
+        left,
+    );
+    let work = Box::pin(work);
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
-        outcome = parts.work(&base.config, &base.data_dir, remembered, apps, take_over, left) => outcome,
+        outcome = work => outcome,
         () = parts.upgrade(&upgrades, &mut requests) => Ok(()),
         () = parts.follow_certificate(endpoint.tls.as_deref(), &announced) => Ok(()),
         signal = ended => {
@@ -172,11 +190,17 @@ async fn run_gateway(
     // The lock and the address belong to the successor, if there is one.
     let successor = upgrades.finish();
     match &successor {
-        Some(successor) => parts.front.hand_over(successor.heir(), &parts.over),
-        None => parts.front.stop(&parts.over),
+        Some(successor) => {
+            parts.front.hand_over(successor.heir(), &parts.over);
+            // Calls may wait for servers that start.
+            parts.gateway.end_subscriptions();
+        }
+        None => {
+            parts.front.stop(&parts.over);
+            parts.gateway.close(by);
+        }
     }
     parts.agents.close();
-    parts.gateway.close(by);
     let stopping = Box::pin(async {
         parts
             .leave(serving, serving_inside.is_some(), drain, by)
@@ -415,6 +439,7 @@ impl Parts {
         let apps = apps.map(|apps| apps.listener().as_fd().try_clone_to_owned());
         Ok(Upgrades {
             data_dir: base.data_dir.clone(),
+            own_program: upgrade::own_program(),
             is_fixed: endpoint.is_fixed,
             lock: base.lock.share()?,
             listener: listener.as_fd().try_clone_to_owned()?,
@@ -447,30 +472,25 @@ impl Parts {
         tls.watch(publish).await;
     }
 
-    /// Publishes the address. After an upgrade, first waits for the servers and for the old gateway.
+    /// Waits for the servers and for the old gateway of an upgrade, and publishes the address.
     async fn take_over(
         &self,
         lock: &Lock,
-        prepared: Prepared,
+        (predecessor, prepared): (&Predecessor, Prepared),
         published: &OnceLock<Announced>,
-        predecessor: Option<&Predecessor>,
-    ) -> anyhow::Result<()> {
-        if let Some(predecessor) = predecessor {
-            if self.gateway.settings().upgrade_overlap {
-                self.gateway.started_outside().await;
-            }
-            predecessor.take_over().await;
-            self.service_manager.unmute();
+    ) {
+        if self.gateway.settings().upgrade_overlap {
+            self.gateway.started_outside().await;
         }
+        predecessor.take_over().await;
+        self.service_manager.unmute();
         match lock.announce(prepared) {
             Ok(announced) => drop(published.set(announced)),
             // The old gateway is about to exit, so this one must serve.
-            Err(error) if predecessor.is_some() => {
+            Err(error) => {
                 tracing::error!("commands on this machine do not find this gateway: {error:#}");
             }
-            Err(error) => return Err(error),
         }
-        Ok(())
     }
 
     /// Receives the connections of the old gateway. When that is gone, closes the records that it left open, and applies
@@ -478,9 +498,9 @@ impl Parts {
     async fn succeed(
         &self,
         (predecessor, connections): (&Predecessor, &mpsc::Sender<TcpStream>),
+        began: store::Time,
         changes: &Changes<'_>,
     ) {
-        let began = store::now();
         predecessor.follow(connections).await;
         tracing::info!("the old gateway is gone");
         if let Err(error) = startup::close_open(&self.store, began).await {
@@ -515,7 +535,7 @@ impl Parts {
         data_dir: &Path,
         remembered: HashMap<ServerName, Remembered>,
         apps: Option<Apps>,
-        take_over: impl AsyncFnOnce() -> anyhow::Result<()>,
+        take_over: impl AsyncFnOnce(),
         left: Option<(&Predecessor, &mpsc::Sender<TcpStream>)>,
     ) -> anyhow::Result<()> {
         let replica = self.replica.as_deref();
@@ -525,12 +545,19 @@ impl Parts {
         tokio::select! {
             started = async {
                 self.hosting.reload().await?;
-                self.gateway.start(config.servers.clone(), remembered).await?;
-                take_over().await
+                let servers = config.servers.clone();
+                match self.is_upgrade {
+                    // The order of the first start does not matter, and sandboxed servers start after the old gateway.
+                    true => self.gateway.reconfigure(servers, None, remembered),
+                    false => self.gateway.start(servers, remembered).await?,
+                }
+                take_over().await;
+                anyhow::Ok(())
             } => started?,
             () = run(replica, Replica::follow) => {}
             () = self.service_manager.extend_start() => {}
         }
+        let began = store::now();
         // From here on, connections are accepted and answered.
         self.declared.cancel();
         self.ready.set();
@@ -558,7 +585,7 @@ impl Parts {
             () = run(replica, Replica::follow) => {}
             () = run(self.peers.as_deref(), Peers::follow) => {}
             () = changes.follow(replica) => {}
-            () = run(left, async |left| self.succeed(left, &changes).await) => {}
+            () = run(left, async |left| self.succeed(left, began, &changes).await) => {}
             () = self.service_manager.watchdog() => {}
         }
         Ok(())

@@ -49,7 +49,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         let path = entry.unwrap().path();
         if path.is_dir() {
             all.extend(files(&path));
-        } else {
+        } else if path.is_file() {
+            // A socket has no content.
             all.push(path);
         }
     }

@@ -292,11 +292,12 @@ async fn o06_idle_connections_and_sessions_continue() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// A sandboxed server is never started while the old gateway may run it, and keeps its volume.
+/// A sandboxed server starts after the old gateway has exited, also if servers start one after the other.
 #[tokio::test]
 async fn o06_a_sandboxed_server_moves_to_the_new_process() {
     let notes = json!({"sandbox": true, "volumes": ["/notes"]});
-    let settings = format!("{SETTINGS}[hosting]\nproviders = [\"process\"]\n");
+    let settings =
+        format!("start = \"sequential\"\n{SETTINGS}[hosting]\nproviders = [\"process\"]\n");
     let setup = Setup::new()
         .settings(&settings)
         .server("one", with(scripted("one", &[]), notes));
@@ -327,6 +328,29 @@ async fn o06_a_server_that_cannot_run_twice_starts_after_the_old_one() {
     upgraded(&gateway).await;
     client.call("echo", json!({})).await;
     assert!(!failed.exists());
+}
+
+/// A call that waits for the start of its server is answered, although the old gateway is stopping.
+#[tokio::test]
+async fn o06_a_call_that_waits_for_a_start_is_answered() {
+    let setup = Setup::new().settings(&format!("upgrade_overlap = false\n{SETTINGS}"));
+    let go = setup.folder().join("go");
+    let waits = format!(
+        "until test -e {}; do sleep 0.05; done; exec \"$0\" --name one",
+        go.display()
+    );
+    let one = json!({"command": "sh", "args": ["-c", waits, Bin::path("testkit-scripted")]});
+    let gateway = setup.server("one", one).serve().await;
+    let mut client = Client::new(&gateway.url).await;
+    let call = async {
+        client.call("echo", json!({})).await;
+    };
+    let upgrade = async {
+        upgraded(&gateway).await;
+        fs::write(&go, "").unwrap();
+    };
+    tokio::join!(call, upgrade);
+    client.call("echo", json!({})).await;
 }
 
 #[tokio::test]

@@ -208,6 +208,11 @@ impl Gateway {
         self.shared.over.cancel();
     }
 
+    /// Ends subscriptions to changes. Servers still start, restart and answer, until [`Gateway::shutdown`].
+    pub fn end_subscriptions(&self) {
+        self.shared.over.cancel();
+    }
+
     /// Stops all servers ([`Gateway::close`]), and waits until they are gone and all data is saved, for at most one second
     /// after `by`.
     pub async fn shutdown(&self, by: Instant) {

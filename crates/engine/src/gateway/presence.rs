@@ -39,10 +39,10 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// Waits until no server of the configuration that needs no sandbox is starting, for at most 20 seconds.
+    /// Waits until no server without a sandbox is starting, for at most 20 seconds.
     pub async fn started_outside(&self) {
-        let servers = self.servers().into_iter();
-        let outside = servers.filter(|server| server.spec.sandbox().is_none());
+        let fleet = self.shared.fleet();
+        let outside = fleet.all().filter(|server| server.spec.sandbox().is_none());
         let starting = outside.map(async |server| {
             let mut state = server.subscribe();
             let _ = state
@@ -53,13 +53,14 @@ impl Gateway {
         let _ = tokio::time::timeout(MAX_FIRST_START, started).await;
     }
 
-    /// Starts the servers of the configuration that need no sandbox and are down. The gateway that this one replaces may
-    /// have used their ports or files until now.
+    /// Starts the servers without a sandbox that are down. The gateway that this one replaces may have used their ports or
+    /// files until now.
     pub async fn retry_outside(&self) {
-        let is_down = |server: &Arc<Server>| {
+        let is_down = |server: &&Arc<Server>| {
             server.spec.sandbox().is_none() && matches!(server.state(), State::Down { .. })
         };
-        let down = self.servers().into_iter().filter(is_down);
+        let fleet = self.shared.fleet();
+        let down = fleet.all().filter(is_down);
         let starting = down.map(async |server| server.command(Command::Start).await);
         futures_util::future::join_all(starting).await;
     }

@@ -1,4 +1,4 @@
-//! What the gateway is built on, and the order in which it is opened.
+//! The base of the gateway, and the order in which its parts are opened.
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -18,5 +18,6 @@ mod successor;
 
 pub(crate) use self::{
     predecessor::Predecessor,
+    program::own_program,
     successor::{Requests, Upgrades},
 };

@@ -4,6 +4,7 @@ use std::{fmt, net, os::fd::OwnedFd, time::Duration};
 
 use anyhow::{Context as _, bail};
 use backend::handover::{Channel, Message, VARIABLE};
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -25,6 +26,8 @@ pub(crate) struct Predecessor {
     pub(crate) watchdog: Option<Duration>,
     /// Cancelled when the old gateway is gone. From then on, this one owns the data directory.
     pub(crate) gone: CancellationToken,
+    /// Connections that came before the order to serve, because the old gateway was stopped at that moment.
+    early: Mutex<Vec<OwnedFd>>,
 }
 
 /// The lock and the sockets of the old gateway. Each is taken once.
@@ -45,13 +48,25 @@ impl Predecessor {
         })?;
         let first = timeout(BEGIN_TIMEOUT, channel.receive()).await;
         let first = first.context("the old gateway sent nothing")?;
-        let Some((Message::Begin { is_fixed, watchdog }, passed)) =
-            first.context("cannot read from the old gateway")?
+        let Some((
+            Message::Begin {
+                is_fixed,
+                watchdog,
+                schema,
+            },
+            passed,
+        )) = first.context("cannot read from the old gateway")?
         else {
             bail!(
                 "the old gateway is of a version that this one cannot replace: restart it instead"
             );
         };
+        if !store::is_usable_with(schema) {
+            bail!(
+                "the old gateway cannot use the database of this version: restart it instead, or first upgrade to a version \
+                 in between"
+            );
+        }
         let mut passed = passed.into_iter();
         let passed = Passed {
             lock: passed.next(),
@@ -64,6 +79,7 @@ impl Predecessor {
             is_fixed,
             watchdog: watchdog.map(Duration::from_micros),
             gone: CancellationToken::new(),
+            early: Mutex::default(),
         }))
     }
 
@@ -85,9 +101,14 @@ impl Predecessor {
     pub(crate) async fn take_over(&self) {
         // An error means that the old gateway is gone, as the end of the channel does.
         let _ = self.channel.send(&Message::Ready, &[]).await;
-        while let Ok(Some((message, _))) = self.channel.receive().await {
-            if matches!(message, Message::Serve) {
-                return;
+        while let Ok(Some((message, passed))) = self.channel.receive().await {
+            match message {
+                Message::Serve => return,
+                Message::Connection => {
+                    self.early.lock().extend(passed);
+                    return;
+                }
+                _ => {}
             }
         }
         tracing::warn!("the old gateway ended before it handed over its connections");
@@ -101,17 +122,11 @@ impl Predecessor {
 
     /// Receives the connections of the old gateway. Returns when that is gone.
     pub(crate) async fn follow(&self, connections: &mpsc::Sender<TcpStream>) {
+        let early = std::mem::take(&mut *self.early.lock());
+        take_in(early, connections).await;
         loop {
             match self.channel.receive().await {
-                Ok(Some((Message::Connection, passed))) => {
-                    for socket in passed {
-                        match TcpStream::from_std(net::TcpStream::from(socket)) {
-                            // It fails only if this gateway stops too.
-                            Ok(socket) => drop(connections.send(socket).await),
-                            Err(error) => tracing::warn!("cannot take a connection over: {error}"),
-                        }
-                    }
-                }
+                Ok(Some((Message::Connection, passed))) => take_in(passed, connections).await,
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error) => {
@@ -121,6 +136,17 @@ impl Predecessor {
             }
         }
         self.gone.cancel();
+    }
+}
+
+/// Serves connections of the old gateway.
+async fn take_in(passed: Vec<OwnedFd>, connections: &mpsc::Sender<TcpStream>) {
+    for socket in passed {
+        match TcpStream::from_std(net::TcpStream::from(socket)) {
+            // It fails only if this gateway stops too.
+            Ok(socket) => drop(connections.send(socket).await),
+            Err(error) => tracing::warn!("cannot take a connection over: {error}"),
+        }
     }
 }
 

@@ -14,11 +14,11 @@ const REMOVED: &str = " (deleted)";
 const HEADER_BYTES: usize = 20;
 const MAGIC: &[u8] = b"\x7fELF";
 
-/// The file of the running program, as it is now.
-pub(super) fn of_this_process() -> anyhow::Result<PathBuf> {
-    let path = std::env::current_exe().context("cannot find the file of the running program")?;
+/// The file of the running program. `None`: it cannot be found.
+pub(crate) fn own_program() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?;
     let text = path.to_str().unwrap_or_default();
-    Ok(match text.strip_suffix(REMOVED) {
+    Some(match text.strip_suffix(REMOVED) {
         Some(path) => path.into(),
         None => path,
     })

@@ -57,6 +57,8 @@ impl Requests {
 /// Carries out upgrades of this gateway.
 pub(crate) struct Upgrades {
     pub(crate) data_dir: PathBuf,
+    /// The file of this program, as it was named at the start: npm and pip rename an old file before they remove it.
+    pub(crate) own_program: Option<PathBuf>,
     /// The user chose the port.
     pub(crate) is_fixed: bool,
     pub(crate) lock: OwnedFd,
@@ -174,7 +176,10 @@ impl Upgrades {
         }
         let program = match request.program {
             Some(program) => program,
-            None => program::of_this_process()?,
+            None => {
+                let own = self.own_program.clone();
+                own.context("cannot find the file of the running program: name the new one")?
+            }
         };
         program::check(&program)?;
         // A third gateway would not notice when the first one is gone.
@@ -208,7 +213,7 @@ impl Upgrades {
         };
         let _ = self.successor.set(successor);
         self.service_manager.main_process(pid).await;
-        // An error means that it has just died. This process exits in any case, because it is no longer the main process.
+        // An error means that it has just died. This process exits in any case, because the other one is the main process now.
         let _ = channel.send(&Message::Serve, &[]).await;
         Ok(pid)
     }
@@ -219,6 +224,7 @@ impl Upgrades {
         let begin = Message::Begin {
             is_fixed: self.is_fixed,
             watchdog: watchdog.and_then(|period| u64::try_from(period.as_micros()).ok()),
+            schema: store::SCHEMA_VERSION,
         };
         let mut passed: Vec<BorrowedFd<'_>> = vec![self.lock.as_fd(), self.listener.as_fd()];
         passed.extend(self.apps.as_ref().map(|apps| apps.as_fd()));

@@ -343,7 +343,6 @@ pub(crate) const RULES: &[Rule] = &[
     rule(INSTALL_TOOLWHARF, "sudo ", Not(PACKAGES)),
     rule(INSTALL_TOOLWHARF, "tar ", Not(PACKAGES)),
     rule(INSTALL_TOOLWHARF, "docker ", Not(PACKAGES)),
-    rule(INSTALL_TOOLWHARF, "TOOLWHARF_VERSION=", Not(PACKAGES)),
     rule(INSTALL_TOOLWHARF, "cargo ", Not(BUILD)),
     //
     rule(KUBERNETES, "cargo ", Not(BUILD)),
