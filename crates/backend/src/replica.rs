@@ -32,9 +32,11 @@ use crate::locks::Locks;
 const RENEWALS_PER_LEASE: u32 = 3;
 /// Interval between polls for changes made by other replicas. A notification triggers one earlier.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The file in the data directory with the id of the last membership. The next gateway on this directory ends that
-/// membership.
+/// The file in the data directory with the ids of the last memberships, one per line. The next gateway on this directory
+/// ends them. During an upgrade, two gateways have one each, and either may be the one that remains.
 const MEMBERSHIP_FILE: &str = "replica";
+/// Maximum ids in that file.
+const MAX_REMEMBERED: usize = 8;
 /// Interval between removals of old change records.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Clock skew against the database, in seconds, above which a warning is logged.
@@ -165,10 +167,14 @@ impl Replica {
         }
         let own = store.apart();
         let file = data_dir.join(MEMBERSHIP_FILE);
-        if is_alone && let Ok(before) = fs::read_to_string(&file) {
-            store.replica_remove(before.trim()).await?;
+        let mut earlier = remembered(&file);
+        if is_alone {
+            for id in earlier.drain(..) {
+                store.replica_remove(&id).await?;
+            }
         }
-        let member = add(&own, lease, &file, &address).await?;
+        let member = add(&own, lease, &address).await?;
+        remember(&file, earlier, &member.id);
         Ok(Some(Arc::new(Self {
             store: store.clone(),
             own,
@@ -361,8 +367,11 @@ impl Replica {
     }
 
     async fn rejoin(&self) -> store::Result<()> {
-        let member = add(&self.own, self.lease, &self.file, &self.address).await?;
+        let member = add(&self.own, self.lease, &self.address).await?;
         tracing::info!(id = member.id, "this replica has rejoined");
+        let mut earlier = remembered(&self.file);
+        earlier.retain(|id| *id != self.id());
+        remember(&self.file, earlier, &member.id);
         let mut current = self.member.lock();
         *current = member;
         (self.end_all_at)(None);
@@ -543,12 +552,7 @@ impl Replica {
     }
 }
 
-async fn add(
-    store: &Store,
-    lease: Duration,
-    file: &Path,
-    address: &str,
-) -> store::Result<Arc<Member>> {
+async fn add(store: &Store, lease: Duration, address: &str) -> store::Result<Arc<Member>> {
     let until = Until::of(lease);
     let id = store::new_id();
     let replica = NewReplica {
@@ -558,18 +562,30 @@ async fn add(
         address: Some(address),
     };
     store.replica_add(replica, lease).await?;
-    if let Err(error) = fs::write(file, &id) {
-        tracing::warn!(
-            "cannot write {}: {error}. After a crash of this gateway, its servers start only when its lease has expired",
-            file.display()
-        );
-    }
     Ok(Arc::new(Member {
         id,
         lost: CancellationToken::new(),
         until: Mutex::new(until),
         leases: Mutex::default(),
     }))
+}
+
+/// The ids of the last memberships, oldest first.
+fn remembered(file: &Path) -> Vec<String> {
+    let ids = fs::read_to_string(file).unwrap_or_default();
+    ids.lines().map(str::to_owned).collect()
+}
+
+/// Writes the ids of earlier memberships that may still exist, and the current one.
+fn remember(file: &Path, mut ids: Vec<String>, current: &str) {
+    ids.push(current.to_owned());
+    let from = ids.len().saturating_sub(MAX_REMEMBERED);
+    if let Err(error) = fs::write(file, ids[from..].join("\n")) {
+        tracing::warn!(
+            "cannot write {}: {error}. After a crash of this gateway, its servers start only when its lease has expired",
+            file.display()
+        );
+    }
 }
 
 pub fn host() -> String {
@@ -590,12 +606,16 @@ mod tests {
     type Told = Arc<Mutex<Vec<bool>>>;
 
     async fn replica(database: &Database, dir: &Path) -> (Arc<Replica>, Told) {
+        joined(database, dir, true).await
+    }
+
+    async fn joined(database: &Database, dir: &Path, is_alone: bool) -> (Arc<Replica>, Told) {
         let location = store::Location::Postgres(database.url().to_owned());
         let store = Store::open(&location).await.expect("it opens");
         let told = Told::default();
         let tell = told.clone();
         let end_all_at = move |at: Option<u64>| tell.lock().push(at.is_some());
-        let joined = Replica::join(&store, LEASE, end_all_at, dir, "a:1".into(), true);
+        let joined = Replica::join(&store, LEASE, end_all_at, dir, "a:1".into(), is_alone);
         (joined.await.expect("it joins").expect("on Postgres"), told)
     }
 
@@ -607,6 +627,27 @@ mod tests {
     async fn renew(replica: &Replica) {
         let member = replica.member();
         replica.renew(&member).await.expect("the database answers");
+    }
+
+    /// Whichever of the two is killed during an upgrade, the next gateway need not wait for a lease.
+    #[tokio::test]
+    async fn o06_the_next_gateway_ends_both_memberships_of_an_upgrade() {
+        let database = Database::create().await;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (old, _) = joined(&database, dir.path(), true).await;
+        let (new, _) = joined(&database, dir.path(), false).await;
+        assert_eq!(old.list().await.expect("the database answers").len(), 2);
+        drop((old, new));
+        let (next, _) = joined(&database, dir.path(), true).await;
+        let listed = next.list().await.expect("the database answers");
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].id, next.id());
+
+        let file = dir.path().join(MEMBERSHIP_FILE);
+        for _ in 0..2 * MAX_REMEMBERED {
+            remember(&file, remembered(&file), "another");
+        }
+        assert_eq!(remembered(&file).len(), MAX_REMEMBERED);
     }
 
     #[tokio::test]

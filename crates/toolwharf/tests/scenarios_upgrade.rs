@@ -23,7 +23,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, soak, wait_for, within};
+use testkit::{Bin, DEADLINE, postgres::Database, soak, wait_for, within};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -146,8 +146,8 @@ impl Client {
         (head.headers, answer)
     }
 
-    /// Calls a tool, which must succeed.
-    async fn call(&mut self, tool: &str, arguments: Value) {
+    /// Calls a tool, which must succeed. Returns the text of its result.
+    async fn call(&mut self, tool: &str, arguments: Value) -> String {
         let mut message = rpc::modern_call(1, tool, arguments);
         let headers = rpc::call_headers(tool);
         let mut headers = &headers[..];
@@ -158,6 +158,8 @@ impl Client {
         let (_, answer) = self.post(&message, headers).await;
         let is_answered = answer.get("result").is_some() && answer["result"]["isError"] != true;
         assert!(is_answered, "{tool}: {answer}");
+        let text = answer["result"]["content"][0]["text"].as_str();
+        text.unwrap_or_default().to_owned()
     }
 
     async fn close(self) {
@@ -303,10 +305,11 @@ async fn o06_a_sandboxed_server_moves_to_the_new_process() {
         .server("one", with(scripted("one", &[]), notes));
     let gateway = setup.connected().await;
     let mut client = Client::new(&gateway.url).await;
-    client.call("echo", json!({})).await;
+    let kept = json!({"path": "/notes/kept", "text": "kept"});
+    client.call("write", kept.clone()).await;
     upgraded(&gateway).await;
-    // Its call waits for the new instance.
-    client.call("echo", json!({})).await;
+    // Its call waits for the new instance, which has the same volume.
+    assert_eq!(client.call("read", kept).await, "kept");
     gateway.logged("the old gateway is gone").await;
 }
 
@@ -342,9 +345,7 @@ async fn o06_a_call_that_waits_for_a_start_is_answered() {
     let one = json!({"command": "sh", "args": ["-c", waits, Bin::path("testkit-scripted")]});
     let gateway = setup.server("one", one).serve().await;
     let mut client = Client::new(&gateway.url).await;
-    let call = async {
-        client.call("echo", json!({})).await;
-    };
+    let call = client.call("echo", json!({}));
     let upgrade = async {
         upgraded(&gateway).await;
         fs::write(&go, "").unwrap();
@@ -452,6 +453,60 @@ async fn o06_kill_9_of_the_old_process_leaves_the_new_one() {
     // It is a gateway like any other, and its data directory is in use.
     upgraded(&gateway).await;
     echo(&mut peer, "echo", 2).await;
+}
+
+/// The old process exists only for its calls then.
+#[tokio::test]
+async fn o06_kill_9_of_the_new_process_leaves_the_calls_of_the_old_one() {
+    let settings = SETTINGS.replace("5s", "30s");
+    let mut gateway = Setup::new()
+        .settings(&settings)
+        .scripted("one", &[])
+        .connected()
+        .await;
+    let [mut busy, mut other] = [
+        Client::new(&gateway.url).await,
+        Client::new(&gateway.url).await,
+    ];
+    let call = busy.call("slow", json!({ "ms": 8000 }));
+    let killed = async {
+        wait_for("the slow call", DEADLINE, async || {
+            other.call("running", json!({})).await == "1"
+        })
+        .await;
+        kill(upgraded(&gateway).await);
+    };
+    let (said, ()) = tokio::join!(call, killed);
+    assert_eq!(said, "slept");
+    assert!(gateway.process.wait(DEADLINE).await.success());
+    let gateway = gateway.again().await;
+    let mut peer = gateway.modern().await;
+    echo(&mut peer, "echo", 1).await;
+}
+
+/// Both processes are replicas for a while. The next gateway removes the one that was killed.
+#[tokio::test]
+async fn o06_a_gateway_on_postgres_hands_over() {
+    let database = Database::create().await;
+    let mut gateway = Setup::new()
+        .settings(SETTINGS)
+        .env("TOOLWHARF_DATABASE_URL", database.url())
+        .env("TOOLWHARF_MASTER_KEY", &"5a".repeat(32))
+        .scripted("one", &[])
+        .connected()
+        .await;
+    let mut client = Client::legacy(&gateway.url).await;
+    client.call("echo", json!({})).await;
+    let pid = upgraded(&gateway).await;
+    client.call("echo", json!({})).await;
+    assert!(gateway.process.wait(DEADLINE).await.success());
+    kill(pid);
+    let gateway = gateway.again().await;
+    let mut peer = gateway.modern().await;
+    echo(&mut peer, "echo", 1).await;
+    let listed = gateway.admin("/replicas").get(&[]).await;
+    let listed: Value = serde_json::from_str(&listed.collect(DEADLINE).await.text()).unwrap();
+    assert_eq!(listed["replicas"].as_array().unwrap().len(), 1, "{listed}");
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ mod common;
 use std::{fs, net::SocketAddr, path::Path};
 
 use common::{LEGACY, SETTINGS, Setup, cli, echo};
-use rustix::process::Signal;
 use testkit::{DEADLINE, Peer, PrivateCa, StdioClient, peer, wait_for, within};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -131,8 +130,16 @@ async fn a_gateway_terminates_tls() {
     let found = run(folder, "doctor --data-dir data -o json").await.code(1);
     assert!(found.out.contains("contains no certificate"), "{found:?}");
 
-    process.signal(Signal::TERM);
+    // A new process could not serve with this certificate, so the old one stays.
+    let refused = run(folder, "upgrade --data-dir data").await.code(1);
+    refused.says("contains no certificate");
+    health(&mut kept).await;
+    put(folder, &other);
+    run(folder, "upgrade --data-dir data").await.code(0);
     assert!(process.wait(DEADLINE).await.success());
+    let connected = other.connect(address, "other.example").await;
+    health(&mut connected.expect("the new process serves")).await;
+    echo(&mut peer, "echo", 3).await;
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ pub(super) fn run(release: &Release, arch: Arch) -> Result<Built> {
     let sysroot = PathBuf::from(sysroot.trim());
     let compiler = match arch == Arch::of_host()? {
         true => PathBuf::from("rustc"),
-        false => rust_for(arch)?,
+        false => rust_for(arch, workspace)?,
     };
     let target = workspace.target()?.join("dist-build");
     let home = env::var_os("HOME").context("HOME is not set")?;
@@ -268,7 +268,7 @@ fn zig(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 /// Returns a compiler with the standard library for another architecture.
-fn rust_for(arch: Arch) -> Result<PathBuf> {
+fn rust_for(arch: Arch, workspace: &Workspace) -> Result<PathBuf> {
     if arch != Arch::Arm {
         bail!(
             "this machine has no standard library of Rust for {}: build the release on x86_64, or only this architecture, with `--arch`",
@@ -286,8 +286,9 @@ fn rust_for(arch: Arch) -> Result<PathBuf> {
     }
     heading("a Rust compiler with the standard library for aarch64, from Debian");
     Cmd::new("bash")
-        .args(["-c", RUST_FOR_ARM, "rust-arm64.sh"])
+        .arg("xtask/src/dist/rust-arm64.sh")
         .arg(&cache)
+        .dir(workspace.root())
         .run()?;
     stamp.write()?;
     Ok(compiler)
