@@ -4,7 +4,8 @@ use std::process::Command;
 
 #[test]
 fn servers_are_harmed_under_load_and_no_call_is_lost_or_made_twice() {
-    let seconds = if testkit::soak() { "600" } else { "20" };
+    // Servers are killed by about one of eight harms, and there are four harms per second.
+    let seconds = if testkit::soak() { "2400" } else { "20" };
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
         .args([
             "chaos",
@@ -25,5 +26,5 @@ fn servers_are_harmed_under_load_and_no_call_is_lost_or_made_twice() {
         "{said}"
     );
     assert!(!said.contains("BROKEN"), "{said}");
-    eprintln!("{said}");
+    eprintln!("conservation: all calls accounted for once\n{said}");
 }

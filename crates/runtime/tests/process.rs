@@ -404,7 +404,8 @@ async fn many_launches_leave_no_zombie_and_no_descriptor() {
     drop(once);
     let before = descriptors();
     let mut latencies = Vec::new();
-    for _ in 0..if soak() { 10_000 } else { 300 } {
+    let count = if soak() { 10_000 } else { 300 };
+    for _ in 0..count {
         let begun = Instant::now();
         let instance = spawner.spawn(command("true", &[])).await.unwrap();
         latencies.push(begun.elapsed());
@@ -415,6 +416,8 @@ async fn many_launches_leave_no_zombie_and_no_descriptor() {
     eprintln!("spawn: p50 {:?}, p99 {:?}", at(50), at(99));
     wait_for("descriptors to be closed", || descriptors() <= before).await;
     assert_eq!(children().len(), 1, "only the sentinel is left");
+    let after = descriptors();
+    eprintln!("churn: {after} descriptors after {count} launches (bound {before})");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use common::{
     wire::{self, narrow},
 };
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, at_once, peer, wait_for, within};
+use testkit::{DEADLINE, Peer, at_once, peer, soak, wait_for, within};
 use tokio::{io::AsyncWriteExt, time::Instant};
 
 /// The text of a modern tool call with this progress token.
@@ -256,15 +256,53 @@ async fn half_a_request_blocks_no_one() {
     assert_eq!(calls, Some(2), "half a request was forwarded");
 }
 
+/// Limit of the memory of an idle stream.
+const MAX_STREAM_KIB: u64 = 10;
+
+/// Asserts that so many streams cost the gateway little memory.
+fn cost_little(kind: &str, grown: u64, count: u64) {
+    let each = grown as f64 / count as f64;
+    eprintln!("idle: {each:.1} KiB for each of {count} {kind} (bound {MAX_STREAM_KIB} KiB)");
+    assert!(
+        grown <= MAX_STREAM_KIB * count,
+        "memory grew by {grown} KiB"
+    );
+}
+
+/// Idle streams of legacy clients use little memory: those of sessions, and those over HTTP+SSE.
+#[tokio::test]
+async fn idle_streams_of_legacy_clients_cost_little() {
+    let (warm, count) = if soak() { (500, 6_000) } else { (50, 300) };
+    wire::raise_file_limit();
+    for kind in ["streams of sessions", "streams over HTTP+SSE"] {
+        let gateway = Setup::new().scripted("one", &[]).connected().await;
+        let open = async |count: u64| {
+            let mut streams = Vec::new();
+            for _ in 0..count {
+                let stream = if kind == "streams of sessions" {
+                    let session = rpc::session(gateway.client(), LEGACY).await;
+                    session.get(&[("accept", "text/event-stream")]).await
+                } else {
+                    gateway.at("/sse").get(&[]).await
+                };
+                assert!(stream.is_event_stream(), "{}", stream.status);
+                streams.push(stream);
+            }
+            streams
+        };
+        drop(open(warm).await);
+        let before = gateway.memory_now();
+        let streams = open(count).await;
+        let grown = gateway.memory_now().saturating_sub(before);
+        cost_little(kind, grown, count);
+        drop(streams);
+    }
+}
+
 /// An idle subscription stream uses as little memory as other streams.
 #[tokio::test]
 async fn an_idle_subscription_of_a_modern_client_costs_little() {
-    const KIB_EACH: u64 = 10;
-    let (warm, count) = if testkit::soak() {
-        (500, 5_000)
-    } else {
-        (50, 500)
-    };
+    let (warm, count) = if soak() { (500, 6_000) } else { (50, 500) };
     wire::raise_file_limit();
     let gateway = Setup::new().scripted("one", &[]).connected().await;
     let open = async |count: u64| {
@@ -291,7 +329,7 @@ async fn an_idle_subscription_of_a_modern_client_costs_little() {
     let mut streams = open(count).await;
     listeners(count).await;
     let grown = gateway.memory_now().saturating_sub(before);
-    assert!(grown <= KIB_EACH * count, "memory grew by {grown} KiB");
+    cost_little("subscriptions of modern clients", grown, count);
     // Each subscribed client is notified of a change, and of the shutdown.
     let mut peer = gateway.modern().await;
     peer.tool("set_tools", json!({"count": 2})).await;

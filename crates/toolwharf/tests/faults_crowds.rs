@@ -155,22 +155,28 @@ async fn slow_connections_are_closed_and_harm_no_one() {
         });
         tasks
     };
+    let mut last = (Slow::Silent, Duration::ZERO);
     for n in 0..count {
         let what = format!("the end of connection {n} of {count}");
         let next = within(&what, Duration::from_secs(75), closed.join_next());
         let (kind, after) = next.await.unwrap().unwrap();
-        // Timers and reads can be late when other tests run at the same time.
-        let (least, most) = (Duration::from_secs(7), Duration::from_secs(15));
-        assert!(
-            after > least && after < most,
-            "{kind:?} was closed after {after:?}"
-        );
+        let least = Duration::from_secs(7);
+        assert!(after > least, "{kind:?} was closed after {after:?}");
+        if after > last.1 {
+            last = (kind, after);
+        }
     }
     goodput.over.store(true, Ordering::Relaxed);
     while others.join_next().await.is_some() {}
     drop((dripping, kept));
     let asked = goodput.asked.load(Ordering::Relaxed);
     let answered = goodput.answered.load(Ordering::Relaxed);
+    // Timers and reads can be late when other tests run at the same time.
+    let most = Duration::from_secs(if soak() { 10 } else { 15 });
+    let (kind, after) = last;
+    eprintln!("slow: {count} clients, the last ({kind:?}) closed after {after:?} (bound {most:?})");
+    eprintln!("slow: {answered} of {asked} other requests answered (bound 95 %)");
+    assert!(after <= most, "{kind:?} was closed after {after:?}");
     assert!(asked > 100, "{asked}");
     assert!(answered * 100 >= asked * 95, "{answered} of {asked}");
     let grown = gateway.memory_peak() - before;
@@ -339,8 +345,10 @@ async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStr
 /// disconnected.
 #[tokio::test]
 async fn unread_answers_of_many_clients_take_bounded_memory() {
+    const MAX_WAITING: u64 = 100;
+    wire::raise_file_limit();
     let (count, bytes, room) = if soak() {
-        (100, 20_000_000, 256)
+        (1000, 20_000_000, 256)
     } else {
         (40, 8_000_000, 32)
     };
@@ -351,9 +359,16 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
         .tuned("one", options)
         .connected()
         .await;
-    let before = gateway.memory_peak();
+    let (before, kept_before) = (gateway.memory_peak(), gateway.memory_now());
     let mut dead = Vec::new();
     for n in 0..count {
+        if soak() {
+            // Neither the length of the queue nor the time limit of its last call is exceeded.
+            wait_for("a shorter queue", DEADLINE, async || {
+                gateway.metric("calls_waiting", Some("one")).await < Some(MAX_WAITING)
+            })
+            .await;
+        }
         dead.extend(ask_and_forget(&gateway, n, bytes).await);
     }
     wait_for("all answers", DEADLINE * 20, async || {
@@ -373,6 +388,18 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
     gateway
         .logged("disconnected a client that does not read")
         .await;
+    // Memory that was needed for a moment is returned soon.
+    let since = Instant::now();
+    let kept = || gateway.memory_now().saturating_sub(kept_before);
+    while soak() && kept() > room * 1024 && since.elapsed() < DEADLINE {
+        sleep(Duration::from_millis(200)).await;
+    }
+    let kept = kept();
+    eprintln!(
+        "stalled: {count} clients, {unread} bytes unread, {} MiB more memory (bound {room} MiB)",
+        kept / 1024
+    );
+    assert!(!soak() || kept <= room * 1024, "{kept} KiB");
     // A client that reads gets the whole response nevertheless.
     let mut peer = gateway.modern().await;
     let answer = peer.tool("big", json!({"bytes": bytes})).await;

@@ -140,6 +140,7 @@ async fn each_row(running: &Running, path: &str, list: &str, mut more: impl FnMu
 async fn kill_9(kept: Kept, rounds: u64) {
     let acknowledged = Arc::new(Acknowledged::default());
     let mut before = Arc::new(Acknowledged::default());
+    let mut secrets = 0;
     for round in 1..=rounds {
         let running = kept.start().await;
         if round == 1 {
@@ -147,6 +148,20 @@ async fn kill_9(kept: Kept, rounds: u64) {
         }
         // Checks only the writes of the previous round. All writes are checked at the end.
         check(&running, &before).await;
+        if soak() {
+            // A project has room for 500 secrets, fewer than a long run writes.
+            let mut names = Vec::new();
+            each_row(&running, "/projects/p/secrets", "secrets", |row| {
+                names.push(row["name"].as_str().unwrap().to_owned());
+                true
+            })
+            .await;
+            for name in names {
+                let path = format!("/projects/p/secrets/{name}");
+                running.ok("DELETE", &path, Value::Null).await;
+            }
+            acknowledged.secrets.lock().unwrap().clear();
+        }
         let fresh = Arc::new(Acknowledged::default());
         let running = Arc::new(running);
         let mut lanes = JoinSet::new();
@@ -169,17 +184,22 @@ async fn kill_9(kept: Kept, rounds: u64) {
             let new = new.lock().unwrap();
             all.lock().unwrap().extend(new.iter().cloned());
         }
+        secrets += fresh.secrets.lock().unwrap().len();
         let described = fresh.described.load(Ordering::SeqCst);
         if described > 0 {
             acknowledged.described.store(described, Ordering::SeqCst);
         }
         before = fresh;
     }
-    assert!(!acknowledged.calls.lock().unwrap().is_empty());
-    assert!(!acknowledged.secrets.lock().unwrap().is_empty());
+    let calls = acknowledged.calls.lock().unwrap().len();
+    assert!(calls > 0);
+    assert!(secrets > 0);
     let running = kept.start().await;
     check(&running, &acknowledged).await;
     running.stop().await;
+    eprintln!(
+        "kill-loop: {rounds} kills, none of {calls} calls and {secrets} secrets lost (bound 0)"
+    );
     if kept.database.is_none() {
         let output = sqlite(&kept.data("toolwharf.db"), "PRAGMA integrity_check").await;
         assert_eq!(output.trim(), "ok");
@@ -188,13 +208,13 @@ async fn kill_9(kept: Kept, rounds: u64) {
 
 #[tokio::test]
 async fn kill_9_loses_nothing_that_was_acknowledged_on_sqlite() {
-    let rounds = if soak() { 2_000 } else { 200 };
+    let rounds = if soak() { 10_000 } else { 200 };
     kill_9(Kept::sqlite().await, rounds).await;
 }
 
 #[tokio::test]
 async fn kill_9_loses_nothing_that_was_acknowledged_on_postgres() {
-    let rounds = if soak() { 2_000 } else { 50 };
+    let rounds = if soak() { 1_000 } else { 50 };
     kill_9(Kept::postgres().await, rounds).await;
 }
 
@@ -273,13 +293,16 @@ async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncF
     assert_eq!(hold().await.status, 200);
     assert_eq!(counted().await, 1);
     away().await;
-    for _ in 0..2 {
+    let gone = Instant::now();
+    let (length, mut refused) = (Duration::from_secs(if soak() { 60 } else { 0 }), 0);
+    while refused < 2 || gone.elapsed() < length {
         let begun = Instant::now();
         let reply = hold().await;
         assert_eq!(reply.status, 503, "{}", reply.text());
         let parts = ["could not be recorded", "the call was not made"];
         says(&reply.response(), &parts);
         assert!(begun.elapsed() < Duration::from_secs(10));
+        refused += 1;
         let lists = running.mcp("p", "tools/list", json!({})).await;
         assert_eq!(lists.status, 200);
         let lists = lists.response();
@@ -298,9 +321,14 @@ async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncF
     })
     .await;
     let took = since.elapsed();
+    eprintln!(
+        "database: {refused} calls refused, the next one accepted {took:?} after the end (bound 5 s)"
+    );
     assert!(took < Duration::from_secs(5), "{took:?}");
-    // No refused call has reached the server.
-    assert_eq!(counted().await, 1);
+    // No refused call has reached the server. A gateway that was without Postgres for longer than its lease has started
+    // the server again, and the new one has counted nothing.
+    let counted = counted().await;
+    assert!(counted == 1 || (soak() && counted == 0), "{counted}");
     let open = running.ok("GET", "/calls?status=open", Value::Null).await;
     assert_eq!(open["calls"], json!([]));
 }

@@ -369,6 +369,7 @@ async fn frames_through(era: &str, count: usize) {
         }
         recorded(CALLS_PER_BLOCK).await;
     }
+    eprintln!("fidelity: {next} frames of {era} ends are identical (bound: all)");
     client.finish(Duration::from_secs(20)).await;
 }
 
@@ -409,6 +410,7 @@ async fn payloads_pass_unchanged_through_every_kind_of_server() {
             has_content(&answers[&id], &arguments, &what);
         }
     }
+    eprintln!("fidelity: {next} payloads are identical (bound: all)");
     client.finish(Duration::from_secs(20)).await;
 }
 
@@ -430,7 +432,8 @@ async fn payloads_pass_unchanged_over_http() {
     for server in ["pipe", "new"] {
         let name = format!("{server}__echo");
         let headers = rpc::call_headers(&name);
-        for case in 0..if soak() { 5_000 } else { 150 } {
+        let cases = if soak() { 5_000 } else { 150 };
+        for case in 0..cases {
             let arguments = random.any_object(5);
             let frame = request(&mut random, &arguments, true);
             let frame = filled(&frame, case, &name).replacen('{', "\r\n{\n", 1);
@@ -438,5 +441,6 @@ async fn payloads_pass_unchanged_over_http() {
             let reply = gateway.client().post_with(&headers, frame).await;
             has_content(&reply.text(), &arguments, &what);
         }
+        eprintln!("fidelity: {cases} payloads over HTTP are identical (bound: all)");
     }
 }

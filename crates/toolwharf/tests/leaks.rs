@@ -13,7 +13,7 @@ use std::{
 use common::{LEGACY, Setup, body, rpc::initialize, scripted, session::Session};
 use kept::Kept;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Issuer, Peer, Process, wait_for};
+use testkit::{DEADLINE, Issuer, Peer, Process, soak, wait_for};
 
 /// The secrets of the tests: a name and a unique value each.
 const CANARIES: [(&str, &str); 5] = [
@@ -24,11 +24,13 @@ const CANARIES: [(&str, &str); 5] = [
     ("FAILING", "canary-failing-c6e817f4"),
 ];
 const SECOND_CANARY: &str = "canary-second-e09b4d36";
+/// The beginning of all values of [`more_canaries`].
+const MORE_CANARIES: &str = "canary-more-4be2f6c1";
 
 /// Records each canary found in `bytes`.
 fn find(place: &str, bytes: &[u8], found: &mut Vec<String>) {
     let values = CANARIES.iter().map(|(_, value)| *value);
-    for value in values.chain([SECOND_CANARY]) {
+    for value in values.chain([SECOND_CANARY, MORE_CANARIES]) {
         if has(bytes, value) {
             found.push(format!("{value} in {place}"));
         }
@@ -89,6 +91,28 @@ fn descendants(root: u32) -> Vec<u32> {
     all
 }
 
+/// Adds 10,000 secrets in a soak run, otherwise 20. A project has room for 500. Returns all responses.
+async fn more_canaries(running: &kept::Running) -> String {
+    let (projects, of_each) = if soak() { (25, 400) } else { (1, 20) };
+    let mut answers = String::new();
+    for project in 0..projects {
+        let place = format!("/projects/more{project}");
+        answers += &running.ok("PUT", &place, json!({})).await.to_string();
+        for n in 0..of_each {
+            let body = json!({"value": format!("{MORE_CANARIES}-{project}-{n}")});
+            let path = format!("{place}/secrets/MORE_{n}");
+            answers += &running.ok("PUT", &path, body).await.to_string();
+        }
+        let path = format!("{place}/secrets?limit=1000");
+        answers += &running.ok("GET", &path, Value::Null).await.to_string();
+    }
+    eprintln!(
+        "leaks: {} secrets (bound: none is found)",
+        projects * of_each
+    );
+    answers
+}
+
 async fn canaries(mut kept: Kept) {
     kept.set_env("RUST_LOG", Some("trace"));
     kept.settings("[audit]\nbodies = \"full\"\n");
@@ -102,6 +126,7 @@ async fn canaries(mut kept: Kept) {
         let path = format!("/projects/p/secrets/{name}");
         answers += &running.ok("PUT", &path, body).await.to_string();
     }
+    answers += &more_canaries(&running).await;
     let mut holder = scripted("holder", &[]);
     holder["env"] = json!({"TOKEN": "${IN_ENV}"});
     // No server listens at this address. The error must not contain it.

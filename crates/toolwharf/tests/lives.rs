@@ -75,13 +75,19 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
     gateway.up("lost").await;
 }
 
+/// Limit of a soak run from the kill of a server to its next response, for 99 % of the kills.
+const MAX_RESTART_P99: Duration = Duration::from_secs(1);
+
 /// A healthy server is restarted at once when it is killed, however often. Calls in the meantime wait for it.
 #[tokio::test]
 async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
     let gateway = Setup::new().scripted("good", &[]).serve().await;
     let mut peer = gateway.legacy().await;
-    for round in 0..8 {
+    let rounds = if soak() { 1000 } else { 8 };
+    let mut times = Vec::new();
+    for round in 0..rounds {
         let old = pid(&gateway, "good").await;
+        let killed = Instant::now();
         kill(old);
         wait_for("its end", DEADLINE, async || {
             process_state(old).is_none_or(|state| state == 'Z')
@@ -96,8 +102,14 @@ async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
         .await;
         let echo = &answer["result"]["structuredContent"]["n"];
         assert_eq!(*echo, round, "{answer}");
+        times.push(killed.elapsed());
     }
-    assert_eq!(row(&gateway, "good").await["starts"], 9);
+    assert_eq!(row(&gateway, "good").await["starts"], rounds + 1);
+    times.sort_unstable();
+    let p99 = times[times.len() * 99 / 100];
+    println!("restart: p99 of {rounds} next responses {p99:?} (bound {MAX_RESTART_P99:?})");
+    // A busy machine starts a process late.
+    assert!(!soak() || p99 <= MAX_RESTART_P99, "{p99:?}");
 }
 
 /// A changed entry never leads to two processes of a server. The call in flight ends with a clear error, and new calls
@@ -190,7 +202,20 @@ fn descriptors(pid: u32) -> usize {
     open.expect("it runs").count()
 }
 
-/// One of ten servers is killed every two seconds while all are being called. A soak run takes ten minutes.
+/// The growth in MB per hour from the second to the last sixth of the samples, which are in KiB.
+fn hourly_growth(samples: &[(Instant, u64)]) -> f64 {
+    let sixth = samples.len() / 6;
+    let median = |part: &[(Instant, u64)]| {
+        let mut sizes: Vec<u64> = part.iter().map(|(_, size)| *size).collect();
+        sizes.sort_unstable();
+        sizes[sizes.len() / 2] as f64
+    };
+    let (first, last) = (&samples[sixth..2 * sixth], &samples[5 * sixth..6 * sixth]);
+    let hours = (last[0].0 - first[0].0).as_secs_f64() / 3600.0;
+    (median(last) - median(first)) * 1024.0 / 1e6 / hours
+}
+
+/// One of ten servers is killed every two seconds while all are being called. A soak run takes an hour.
 #[tokio::test]
 async fn servers_that_are_killed_cost_few_calls() {
     const CLIENTS: usize = 8;
@@ -200,7 +225,7 @@ async fn servers_that_are_killed_cost_few_calls() {
         setup = setup.scripted(name, &[]);
     }
     let gateway = setup.connected().await;
-    let length = Duration::from_secs(if soak() { 600 } else { 12 });
+    let length = Duration::from_secs(if soak() { 3600 } else { 12 });
     let until = Instant::now() + length;
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
@@ -223,11 +248,13 @@ async fn servers_that_are_killed_cost_few_calls() {
     }
     // The memory is measured after one kill of each server, so that one-time costs do not count as growth.
     let (mut kills, mut before) = (0, None);
+    let mut memory = Vec::new();
     let mut tick = tokio::time::interval(Duration::from_secs(2));
     while Instant::now() < until {
         tick.tick().await;
         kill(pid(&gateway, &names[kills % names.len()]).await);
         kills += 1;
+        memory.push((Instant::now(), gateway.memory_now()));
         if kills == names.len() {
             before = Some((gateway.memory_now(), descriptors(gateway.process.pid())));
         }
@@ -254,5 +281,13 @@ async fn servers_that_are_killed_cost_few_calls() {
             gateway.memory_now() <= memory * 6 / 5 && open <= files + 4
         })
         .await;
+        let open = descriptors(gateway.process.pid());
+        println!("churn: {files} descriptors after the first ten kills, {open} at the end");
+    }
+    // A short run says nothing about an hour.
+    if soak() {
+        let growth = hourly_growth(&memory);
+        println!("churn: private memory grows by {growth:.2} MB per hour (bound 1 MB)");
+        assert!(growth < 1.0, "{growth}");
     }
 }

@@ -1,4 +1,5 @@
-//! Scenarios G13 and G14: many clients at once, and the order and limit of calls to one server.
+//! Scenarios G13, G14, H17 and O09: many clients at once, the order and limit of calls to one server, more calls than it
+//! can handle, and servers that exceed their limits.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic")]
 
@@ -17,7 +18,11 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Process, soak, wait_for, within};
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::{
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
 
 /// A client that keeps its connection open, so that a hundred thousand calls need only a hundred ports.
 struct Client {
@@ -92,13 +97,19 @@ fn at_a_time(name: &str, options: &[&str], count: usize) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g13_every_answer_reaches_its_own_caller() {
     const CLIENTS: usize = 100;
-    let calls = if soak() { 1000 } else { 40 };
+    // The records of millions of calls would need gigabytes.
+    let (calls, records) = match soak() {
+        true => (90_000, "[audit]\nenabled = false\n"),
+        false => (40, ""),
+    };
     let http = ["--http", "127.0.0.1:0"];
     let modern = &["--era", "modern"][..];
     let mut remote = Process::bin("testkit-scripted", http);
     let mut new_remote = Process::bin("testkit-scripted", [&http[..], modern].concat());
     let gateway = Setup::new()
-        .settings("naming = \"always-prefix\"\n[log]\nlevel = \"warn\"\n")
+        .settings(&format!(
+            "naming = \"always-prefix\"\n[log]\nlevel = \"warn\"\n{records}"
+        ))
         .server("single", at_a_time("single", &[], 1))
         .server("many", at_a_time("many", &[], 16))
         .server("new", at_a_time("new", modern, 16))
@@ -156,15 +167,19 @@ async fn g13_every_answer_reaches_its_own_caller() {
         assert_eq!(left, Some(0), "{server}");
     }
     assert_eq!(total, (CLIENTS * calls) as u64);
+    eprintln!("cross-talk: each of {total} responses reached its caller (bound: all)");
 }
 
 /// The same holds over one stdio connection, whose client sends requests without waiting for responses.
 #[tokio::test]
 async fn g13_pipelined_answers_reach_their_requests() {
-    let count = if soak() { 100_000 } else { 2_000 };
+    let (count, records) = match soak() {
+        true => (1_000_000, "[audit]\nenabled = false\n"),
+        false => (2_000, ""),
+    };
     let limits = "[limits]\nqueue_len = 100000\n[log]\nlevel = \"warn\"\n";
     let (mut client, _dir) = Setup::new()
-        .settings(&format!("naming = \"always-prefix\"\n{limits}"))
+        .settings(&format!("naming = \"always-prefix\"\n{limits}{records}"))
         .server("one", at_a_time("one", &[], 8))
         .scripted("two", &["--era", "modern"])
         .stdio();
@@ -192,6 +207,184 @@ async fn g13_pipelined_answers_reach_their_requests() {
         }
     }
     assert!(seen.iter().all(|seen| *seen));
+    eprintln!("cross-talk: each of {count} pipelined responses reached its request (bound: all)");
+}
+
+/// Calls that the server handles at a time, and that wait for it.
+const AT_ONCE: usize = 8;
+const QUEUE_LEN: usize = 16;
+/// Time between two calls of one client under overload.
+const CALL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The load of many clients, each of which waits for the response to its call before it makes the next one.
+struct Load {
+    clients: usize,
+    /// From one call of a client to its next one, unless a response comes later.
+    interval: Duration,
+    /// The duration of a call at the server.
+    hold: Duration,
+    length: Duration,
+}
+
+impl Load {
+    /// Makes the calls. Returns how many were answered, and how long each refusal took.
+    async fn run(&self, url: &str) -> (usize, Vec<Duration>) {
+        let mut clients = Vec::new();
+        for _ in 0..self.clients {
+            clients.push(Client::new(url).await);
+        }
+        let start = Instant::now();
+        let until = start + self.length;
+        let call = rpc::modern_call(1, "hold", json!({"ms": self.hold.as_millis() as u64}));
+        let mut tasks = JoinSet::new();
+        for (n, mut client) in (0u32..).zip(clients) {
+            // The clients do not all call at the same moment.
+            let first = start + self.interval * n / u32::try_from(self.clients).unwrap();
+            let mut tick = interval_at(first, self.interval);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let call = call.clone();
+            tasks.spawn(async move {
+                let (mut answered, mut refusals) = (0, Vec::new());
+                loop {
+                    tick.tick().await;
+                    let begin = Instant::now();
+                    if begin >= until {
+                        return (answered, refusals);
+                    }
+                    let (_, answer) = client.post(&call, &rpc::call_headers("hold")).await;
+                    if answer.get("result").is_some() {
+                        answered += usize::from(Instant::now() < until);
+                    } else {
+                        let reason = &answer["error"]["data"]["reason"];
+                        assert_eq!(reason, "server_busy", "{answer}");
+                        refusals.push(begin.elapsed());
+                    }
+                }
+            });
+        }
+        let (mut answered, mut refusals) = (0, Vec::new());
+        for (of_client, refused) in tasks.join_all().await {
+            answered += of_client;
+            refusals.extend(refused);
+        }
+        (answered, refusals)
+    }
+}
+
+/// A server whose calls sleep gets ten and fifty times the calls that it can handle. It answers about as many as without
+/// overload, and the others are refused at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o09_an_overload_costs_no_goodput() {
+    // A short run is too coarse for the bounds, and other tests compete with it.
+    let factors: &[usize] = if soak() { &[10, 50] } else { &[10] };
+    let (hold, length, min_share, max_refusal) = match soak() {
+        true => (800, 60, 0.9, 50),
+        false => (400, 4, 0.5, 1000),
+    };
+    let (hold, length) = (Duration::from_millis(hold), Duration::from_secs(length));
+    let gateway = Setup::new()
+        .settings(&format!("[limits]\nqueue_len = {QUEUE_LEN}\n"))
+        .server("one", at_a_time("one", &[], AT_ONCE))
+        .connected()
+        .await;
+    // As many clients as the server and its queue have room for.
+    let full = Load {
+        clients: AT_ONCE + QUEUE_LEN / 2,
+        interval: Duration::from_millis(1),
+        hold,
+        length,
+    };
+    let (peak, refused) = full.run(&gateway.url).await;
+    assert!(refused.is_empty(), "a call was refused without overload");
+    for &factor in factors {
+        // The clients whose calls are accepted make fewer calls than the others.
+        let per_interval = CALL_INTERVAL.as_secs_f64() / hold.as_secs_f64();
+        let calls = (AT_ONCE * factor) as f64 * per_interval;
+        let over = Load {
+            clients: calls as usize + AT_ONCE + QUEUE_LEN,
+            interval: CALL_INTERVAL,
+            hold,
+            length,
+        };
+        let (answered, mut refused) = over.run(&gateway.url).await;
+        let share = answered as f64 / peak as f64;
+        refused.sort_unstable();
+        assert!(!refused.is_empty(), "no call was refused");
+        let p99 = refused[refused.len() * 99 / 100];
+        eprintln!(
+            "overload: {factor} times the capacity: {:.0} % of the peak (bound 90 %), p99 of {} refusals {p99:?} (bound \
+             50 ms)",
+            share * 100.0,
+            refused.len()
+        );
+        assert!(share >= min_share, "{answered} of {peak}");
+        assert!(p99 <= Duration::from_millis(max_refusal), "{p99:?}");
+    }
+}
+
+/// Makes calls one after the other. Returns the duration below which 99 % of them are.
+async fn p99(client: &mut Client, tool: &str, count: usize) -> Duration {
+    let mut times = Vec::new();
+    for n in 0..count {
+        let begin = Instant::now();
+        let call = rpc::modern_call(n, tool, json!({"n": n}));
+        let (_, answer) = client.post(&call, &rpc::call_headers(tool)).await;
+        assert_eq!(answer["result"]["structuredContent"]["n"], n, "{answer}");
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
+}
+
+/// Sandboxed servers that use as much as they can of a resource delay the calls of another server little.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h17_hogs_delay_their_neighbours_little() {
+    const MAX_SLOWDOWN: f64 = 1.5;
+    let count = if soak() { 5_000 } else { 100 };
+    let hogs = [
+        ("alloc", json!({"mib": 256})),
+        ("bomb", json!({"ms": 1000})),
+        ("burn", json!({"ms": 1000})),
+        ("flood_disk", json!({"path": "/data/full", "ms": 1000})),
+        ("flood", json!({"bytes": 100_000_000})),
+        ("stderr", json!({"bytes": 50_000_000, "newlines": true})),
+    ];
+    let limits = json!({"cpu": 0.5, "memory": "64M", "disk": "64M", "pids": 32});
+    let limited = json!({"sandbox": limits, "volumes": ["/data"]});
+    let mut setup = Setup::new()
+        .settings("naming = \"always-prefix\"\n[hosting]\nproviders = [\"process\"]\n")
+        .scripted("good", &[]);
+    for n in 0..hogs.len() {
+        let name = format!("hog{n}");
+        setup = setup.tuned(&name, limited.clone());
+    }
+    let gateway = setup.connected().await;
+    let mut client = Client::new(&gateway.url).await;
+    let calm = p99(&mut client, "good__echo", count).await;
+    let mut worst = 0.0_f64;
+    for (n, (tool, arguments)) in hogs.into_iter().enumerate() {
+        let name = format!("hog{n}__{tool}");
+        let mut hog = Client::new(&gateway.url).await;
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let call = rpc::modern_call(1, &name, arguments);
+            let mut tick = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                tick.tick().await;
+                hog.post(&call, &rpc::call_headers(&name)).await;
+            }
+        });
+        let beside = p99(&mut client, "good__echo", count).await;
+        drop(task);
+        let slowdown = beside.as_secs_f64() / calm.as_secs_f64();
+        eprintln!("hogs: p99 of another server {calm:?}, beside {tool} {beside:?}");
+        worst = worst.max(slowdown);
+    }
+    eprintln!(
+        "hogs: p99 of another server at most {worst:.2} times as long (bound {MAX_SLOWDOWN})"
+    );
+    // Other tests slow it down more in a short run.
+    assert!(!soak() || worst <= MAX_SLOWDOWN, "{worst}");
 }
 
 /// Exactly this many calls are at the server at once, and all calls are answered.

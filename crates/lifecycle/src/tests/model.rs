@@ -302,5 +302,9 @@ fn h10_backoff_is_the_models_on_paused_time() {
         assert!(count.get() > 100, "{wait:?} was seen {} times", count.get());
     }
     assert!(seen.recovered.get() > 100, "{}", seen.recovered.get());
-    assert!(seen.launches.get() > 50_000, "{}", seen.launches.get());
+    let launches = seen.launches.get();
+    eprintln!(
+        "crash-traces: 10000 traces with {launches} launches agree with the model (bound: all)"
+    );
+    assert!(launches > 50_000, "{launches}");
 }

@@ -104,6 +104,8 @@ async fn many_leave_no_zombie_no_descriptor_and_no_group() {
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
     wait_for("descriptors to be closed", || descriptors() <= before).await;
     wait_for("every child to be reaped", || children().len() <= own).await;
+    let after = descriptors();
+    eprintln!("churn: {after} descriptors after {most} sandboxes (bound {before})");
 }
 
 #[tokio::test]
