@@ -246,14 +246,16 @@ fn api_document(workspace: &Workspace) -> Result<()> {
 }
 
 /// Builds all targets, including every binary, since tests of one crate start the binaries of another.
-fn build(workspace: &Workspace) -> Result<()> {
+pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     heading("build");
     workspace
         .cargo(&["build", "--workspace", FEATURES, "--all-targets"])
         .run()
 }
 
-fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
+/// Runs nextest. If `theirs`, the arguments that may contain a filter, are empty, tests that need a Kubernetes node are
+/// left out.
+pub(crate) fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
     // Tests mostly wait for processes, containers and timeouts of up to half a minute. With more tests in parallel,
     // some would exceed deadlines of five seconds.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,7 +1,7 @@
 //! `cargo xtask`: all development tasks of this repository, as commands.
 //!
-//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`, and docs/releasing.md `dist`; the other commands are
-//! parts of these. Each
+//! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`, docs/releasing.md `dist`, and docs/reliability.md
+//! `soak`; the other commands are parts of these. Each
 //! command prints the programs that it runs. This crate uses the workspace only through `cargo` and the binaries: no
 //! crate of the workspace depends on this crate, and it depends on none of them. Downloads use only the clients of
 //! package registries. Outside the checkout, only `apt-get`, `cargo install` and the build of Kubernetes write files.
@@ -22,6 +22,7 @@ mod python;
 mod recipes;
 mod setup;
 mod shell;
+mod soak;
 mod swarm;
 mod undeclared;
 mod web;
@@ -56,11 +57,12 @@ enum Command {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Runs the test suite with full-length loops (tests read TOOLWHARF_SOAK=1)
+    /// Runs the test suite with full-length loops (tests read TOOLWHARF_SOAK=1), or the tests of one figure of
+    /// docs/reliability.md (as root)
     Soak {
-        /// Only hosting on Kubernetes or Docker Swarm, on a private cluster (as root)
-        #[arg(value_parser = ["kubernetes", "swarm"])]
-        part: Option<String>,
+        /// Only the tests of this figure or part, which print the figure and its bound
+        #[arg(value_parser = soak::names())]
+        name: Option<String>,
         /// Arguments for `cargo nextest run`, after `--`
         #[arg(last = true)]
         nextest: Vec<String>,
@@ -151,11 +153,12 @@ fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::locate()?;
     match command {
         Command::Test { nextest } => return checks::test(&workspace, &nextest),
-        Command::Soak { part, nextest } => {
-            return match part.as_deref() {
+        Command::Soak { name, nextest } => {
+            return match name.as_deref() {
                 None => checks::soak(&workspace, &nextest),
                 Some("swarm") => checks::soak_swarm(&workspace),
-                Some(_) => checks::soak_kubernetes(&workspace),
+                Some("kubernetes") => checks::soak_kubernetes(&workspace),
+                Some(figure) => soak::run(&workspace, figure, &nextest),
             };
         }
         Command::Postgres { command } => return postgres::run(Cmd::of(&command)),

@@ -39,6 +39,7 @@ const OUTSIDE: &str = "it connects to a host on the internet";
 const PACKAGES: &str = "it installs a package; the tests in `packages` have a machine for it";
 const RELEASE: &str = "it publishes a release";
 const VERSIONS: &str = "it depends on the newest versions of the packages; `pinned` in `scenarios_hosting` has a registry of its own";
+const SOAK: &str = "it runs the tests themselves, for hours";
 const RESTORED: &str = "it needs a machine without data; the tests in `scenarios_backup` have one";
 const UPGRADED: &str =
     "it replaces the gateway of the page; the tests in `scenarios_upgrade` have one";
@@ -378,6 +379,8 @@ pub(crate) const RULES: &[Rule] = &[
     rule(QUICK, "toolwharf connect cursor", Before(CURSOR)),
     rule(QUICK, "toolwharf connect cursor", Answers(&["y"])),
     rule(QUICK, "toolwharf logs -f", Endless),
+    //
+    rule("docs/reliability.md", "cargo ", Not(SOAK)),
     //
     rule(RELEASING, "git ", Not(RELEASE)),
     rule(RELEASING, "cargo ", Not(BUILD)),
