@@ -196,6 +196,13 @@ macro_rules! string_like {
                 &self.0
             }
         }
+
+        /// The same text, not a copy.
+        impl From<&$name> for Arc<str> {
+            fn from(name: &$name) -> Self {
+                name.0.clone()
+            }
+        }
     )*};
 }
 

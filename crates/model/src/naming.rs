@@ -42,6 +42,10 @@ use sha2::{Digest, Sha256};
 
 use crate::{ExposedName, NamingPolicy, NativeName, ServerName};
 
+mod table;
+
+pub use self::table::{NameTable, Renamed};
+
 /// Maximum length of a tool's name in many model APIs, in characters.
 pub const MAX_LEN: usize = 64;
 /// The longest prefix that usual clients add to names: with the name that `toolwharf connect` gives to its entry.
@@ -77,7 +81,7 @@ impl Named {
 }
 
 /// A tool that is not offered because a later server has one with the same name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replaced {
     pub native: NativeName,
     /// The server whose tool is hidden.
@@ -95,7 +99,7 @@ pub struct Assignment {
 }
 
 /// A name that two servers offer under [`NamingPolicy::Preserve`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("servers `{first}` and `{second}` both offer `{name}`")]
 pub struct Clash {
     pub name: NativeName,
@@ -178,14 +182,14 @@ fn pairs(servers: &[(ServerName, Vec<NativeName>)]) -> Vec<Pair<'_>> {
 
 /// The names of all servers. They determine to which server an exposed name belongs.
 #[derive(Clone, Debug, Default)]
-pub struct Labels<'a>(HashSet<&'a str>);
+pub struct Labels(HashSet<ServerName>);
 
-impl<'a> Labels<'a> {
-    pub fn new(names: impl IntoIterator<Item = &'a ServerName>) -> Self {
-        Self(names.into_iter().map(ServerName::as_str).collect())
+impl Labels {
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a ServerName>) -> Self {
+        Self(names.into_iter().cloned().collect())
     }
 
-    fn of(servers: &'a [(ServerName, Vec<NativeName>)]) -> Self {
+    fn of(servers: &[(ServerName, Vec<NativeName>)]) -> Self {
         Self::new(servers.iter().map(|(name, _)| name))
     }
 
@@ -239,8 +243,12 @@ impl Rung {
 
 impl Pair<'_> {
     fn named(self, exposed: String) -> Named {
+        let is_native = exposed == self.native.as_str();
         Named {
-            exposed: ExposedName::new(exposed),
+            exposed: match is_native {
+                true => ExposedName::new(self.native),
+                false => ExposedName::new(exposed),
+            },
             server: self.server.clone(),
             native: self.native.clone(),
             former: None,
@@ -290,7 +298,7 @@ impl Pair<'_> {
 /// Pairs of server and tool, with the names that they have so far.
 struct Ladder<'a> {
     pairs: Vec<Pair<'a>>,
-    labels: &'a Labels<'a>,
+    labels: &'a Labels,
     max_len: usize,
     /// The rung of each pair, and its name there.
     places: Vec<(Rung, String)>,
@@ -301,7 +309,7 @@ impl<'a> Ladder<'a> {
     /// prefixed.
     fn new(
         pairs: Vec<Pair<'a>>,
-        labels: &'a Labels<'a>,
+        labels: &'a Labels,
         max_len: usize,
         native: impl Fn(&NativeName) -> String,
     ) -> Self {
@@ -309,24 +317,14 @@ impl<'a> Ladder<'a> {
         let mut ladder = Self::prefixed(pairs, labels, max_len);
         for (pair, place) in ladder.pairs.iter().zip(&mut ladder.places) {
             let name = native(pair.native);
-            let is_free = match labels.owner(&name) {
-                None => true,
-                // The name belongs to a server. It is free only for a tool of that server, unless another of its tools
-                // needs it.
-                Some((owner, rest)) => {
-                    let native = &NativeName::new(rest);
-                    let server = pair.server;
-                    owner == server.as_str() && !known.contains(&Pair { server, native })
-                }
-            };
-            if is_free {
+            if is_free(*pair, &name, labels, &known) {
                 *place = (Rung::Native, name);
             }
         }
         ladder
     }
 
-    fn prefixed(pairs: Vec<Pair<'a>>, labels: &'a Labels<'a>, max_len: usize) -> Self {
+    fn prefixed(pairs: Vec<Pair<'a>>, labels: &'a Labels, max_len: usize) -> Self {
         let places = pairs
             .iter()
             .map(|pair| place(*pair, Rung::Prefixed, labels, max_len));
@@ -341,6 +339,19 @@ impl<'a> Ladder<'a> {
     /// Moves all clashing names up by one rung until no two clash. This terminates, because each round moves at least
     /// one name up. The last rung is the hash of a unique pair, and any other name that equals it climbs.
     fn climb(mut self) -> Vec<Named> {
+        self.settle(|_| false, |_| {});
+        self.named()
+    }
+
+    /// Like [`Ladder::climb`], for the pairs of one server. A native name clashes also if `is_contested`. Passes each
+    /// name on the last two rungs to `saw`, even if it climbs from there.
+    fn settle(&mut self, is_contested: impl Fn(&str) -> bool, mut saw: impl FnMut(&str)) {
+        let mut see = |(rung, name): &(Rung, String)| {
+            if *rung >= Rung::LongHash {
+                saw(name);
+            }
+        };
+        self.places.iter().for_each(&mut see);
         loop {
             // The number of pairs with a name, and how many of these use their native name.
             let mut count: HashMap<&str, (usize, usize)> =
@@ -351,6 +362,7 @@ impl<'a> Ladder<'a> {
                 *native += usize::from(*rung == Rung::Native);
             }
             let climbs = |(rung, name): &(Rung, String)| match (rung, count[name.as_str()]) {
+                (Rung::Native, _) if is_contested(name) => true,
                 (Rung::OnlyHash, _) | (_, (1, _)) => false,
                 (Rung::Native, _) => true,
                 // A name on another rung climbs only if none of the names that it clashes with is native: otherwise the
@@ -366,15 +378,29 @@ impl<'a> Ladder<'a> {
             for at in clashing {
                 let next = self.places[at].0.next();
                 self.places[at] = place(self.pairs[at], next, self.labels, self.max_len);
+                see(&self.places[at]);
             }
         }
+    }
+
+    fn named(self) -> Vec<Named> {
         let names = self.pairs.into_iter().zip(self.places);
         names.map(|(pair, (_, name))| pair.named(name)).collect()
     }
 }
 
+/// Returns whether the pair can start with this form of its native name. A name that belongs to a server is free only for
+/// a tool of that server, unless another of its tools needs it. `known`: at least all pairs of that server.
+fn is_free(pair: Pair<'_>, name: &str, labels: &Labels, known: &HashSet<Pair<'_>>) -> bool {
+    labels.owner(name).is_none_or(|(owner, rest)| {
+        let native = &NativeName::new(rest);
+        let server = pair.server;
+        owner == server.as_str() && !known.contains(&Pair { server, native })
+    })
+}
+
 /// Finds the first rung, from `rung` on, whose name belongs to the pair's own server, or to no server by construction.
-fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>, max_len: usize) -> (Rung, String) {
+fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels, max_len: usize) -> (Rung, String) {
     loop {
         let name = pair.on(rung, max_len);
         let is_own = || {
@@ -389,7 +415,7 @@ fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>, max_len: usize) ->
     }
 }
 
-fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>, max_len: usize) -> Assignment {
+fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels, max_len: usize) -> Assignment {
     let legal = |native: &NativeName| legal(native, max_len);
     // Compares exposed names, because `a.b` may be exposed like another server's name.
     let names: Vec<String> = pairs.iter().map(|pair| legal(pair.native)).collect();
@@ -418,11 +444,7 @@ fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>, max_len: usize) -> Assig
     }
 }
 
-fn preserve(
-    pairs: Vec<Pair<'_>>,
-    labels: &Labels<'_>,
-    max_len: usize,
-) -> Result<Assignment, Clashes> {
+fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels, max_len: usize) -> Result<Assignment, Clashes> {
     let mut first: BTreeMap<&NativeName, &ServerName> = BTreeMap::new();
     let known: HashSet<(&str, &str)> = pairs
         .iter()
@@ -453,7 +475,7 @@ fn preserve(
 }
 
 /// Native names unchanged, legal or not, unless they belong to another server.
-fn verbatim(pairs: Vec<Pair<'_>>, labels: &Labels<'_>, max_len: usize) -> Assignment {
+fn verbatim(pairs: Vec<Pair<'_>>, labels: &Labels, max_len: usize) -> Assignment {
     let native = |native: &NativeName| native.as_str().to_owned();
     Ladder::new(pairs, labels, max_len, native).climb().into()
 }

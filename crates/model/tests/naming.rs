@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::naming::{self, Assignment, Clashes, MAX_LEN};
+use model::naming::{self, Assignment, Clashes, MAX_LEN, NameTable, Named, Renamed};
 use model::{NamingPolicy, NativeName, ServerName};
 use proptest::prelude::*;
 
@@ -388,6 +388,137 @@ proptest! {
             }
             for (tool, name) in before {
                 prop_assert_eq!(leads.get(&name), Some(&tool), "{}: {}", policy, name);
+            }
+        }
+    }
+}
+
+/// Sets the lists of these servers in a table and in `lists`. Asserts that the table has the names of all lists, and
+/// that it reports the servers whose names differ.
+fn set(
+    table: &mut NameTable,
+    lists: &mut Input,
+    changed: Vec<(usize, Vec<NativeName>)>,
+    (policy, max_len): (NamingPolicy, usize),
+) -> Renamed {
+    let names = |table: &NameTable, lists: &Input| -> Vec<Vec<Named>> {
+        let places = 0..lists.len();
+        places.map(|at| table.names(at).to_vec()).collect()
+    };
+    let before = names(table, lists);
+    for (at, list) in &changed {
+        lists[*at].1.clone_from(list);
+    }
+    let renamed = table.set(changed);
+    let now = names(table, lists);
+    let expected = naming::assign(lists, policy, max_len);
+    let expected = expected.unwrap_or_else(|_| naming::assign_apart(lists, max_len));
+    let all: Vec<Named> = now.iter().flatten().cloned().collect();
+    assert_eq!(all, expected.names, "{policy} {max_len}: {lists:?}");
+    let differ = (0..lists.len()).filter(|at| before[*at] != now[*at]);
+    assert_eq!(renamed.servers, differ.collect::<Vec<_>>());
+    renamed
+}
+
+/// When one more server lists the same tools, only its tools are named, regardless of the number of servers.
+#[test]
+fn a_change_of_one_list_visits_no_other_servers() {
+    for policy in [PrefixOnConflict, AlwaysPrefix, LastWins, Preserve] {
+        let mut costs = Vec::new();
+        for count in [10, 1000] {
+            let name = |n: usize| ServerName::parse(&format!("server-{n}")).unwrap();
+            let mut table = NameTable::new((0..count).map(name), policy, 48);
+            let list = |n: usize| -> Vec<NativeName> {
+                let tools = (0..10).flat_map(|at| [format!("t{at}"), format!("own-{n}-{at}")]);
+                tools.map(NativeName::new).collect()
+            };
+            for n in 1..count {
+                table.set([(n, list(n))]);
+            }
+            let before = table.visited();
+            let renamed = table.set([(0, list(0))]);
+            costs.push(table.visited() - before);
+            assert!(renamed.servers.contains(&0), "{policy}");
+        }
+        assert_eq!(costs[0], costs[1], "{policy}");
+        assert!(costs[1] <= 40, "{policy}: {costs:?}");
+    }
+}
+
+#[test]
+fn a_table_reports_what_is_hidden_and_what_clashes() {
+    let check = |policy, expect: [&str; 3]| {
+        let mut lists = input(&[("a", &[]), ("b", &[]), ("c", &[])]);
+        let servers = lists.iter().map(|(name, _)| name.clone());
+        let mut table = NameTable::new(servers, policy, MAX_LEN);
+        // The third list has nothing new.
+        for (at, expect) in [1, 0, 0].into_iter().zip(expect) {
+            let tools = ["x", "b__x"].map(NativeName::new).to_vec();
+            let changed = vec![(at, tools)];
+            let Renamed {
+                replaced, clashes, ..
+            } = set(&mut table, &mut lists, changed, (policy, MAX_LEN));
+            let replaced = replaced
+                .iter()
+                .map(|one| format!("{} hides {}", one.winner, one.native));
+            let clashes = clashes.iter().map(ToString::to_string);
+            let found: Vec<String> = replaced.chain(clashes).collect();
+            assert_eq!(found.join(", "), expect, "{policy}");
+        }
+    };
+    check(LastWins, ["", "b hides x, b hides b__x", ""]);
+    check(
+        Preserve,
+        [
+            "",
+            "servers `b` and `a` both offer `x`, servers `b` and `a` both offer `b__x`",
+            "",
+        ],
+    );
+    check(PrefixOnConflict, ["", "", ""]);
+}
+
+proptest! {
+    // Each case is many assignments.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A table always has the names that all lists together would get, even if tools have names that were made for
+    /// others.
+    #[test]
+    fn a_table_has_the_names_of_an_assignment(
+        servers in any_input(),
+        changes in prop::collection::vec(
+            prop::collection::vec((
+                any::<prop::sample::Index>(),
+                prop::collection::vec(any_tool(), 0..6),
+                prop::option::of(any::<prop::sample::Index>()),
+            ), 1..3),
+            1..6,
+        ),
+        max_len in any_len(),
+    ) {
+        prop_assume!(!servers.is_empty());
+        for policy in [PrefixOnConflict, AlwaysPrefix, LastWins, Preserve] {
+            let names = servers.iter().map(|(name, _)| name.clone());
+            let mut table = NameTable::new(names, policy, max_len);
+            let mut lists: Input = servers.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
+            let all = servers.iter().map(|(_, tools)| tools.clone()).enumerate().collect();
+            set(&mut table, &mut lists, all, (policy, max_len));
+            for change in &changes {
+                let mut changed: BTreeMap<usize, Vec<NativeName>> = BTreeMap::new();
+                for (at, tools, taken) in change {
+                    let mut tools: Vec<NativeName> = tools.iter().map(|tool| NativeName::new(tool.as_str())).collect();
+                    let known = (0..lists.len()).flat_map(|at| table.names(at)).flat_map(|named| {
+                        std::iter::once(&named.exposed).chain(&named.former)
+                    });
+                    let known: Vec<_> = known.collect();
+                    if let Some(taken) = taken.filter(|_| !known.is_empty()) {
+                        tools.push(NativeName::new(known[taken.index(known.len())].as_str()));
+                    }
+                    changed.insert(at.index(lists.len()), tools);
+                }
+                let changed = changed.into_iter().collect();
+                set(&mut table, &mut lists, changed, (policy, max_len));
             }
         }
     }
