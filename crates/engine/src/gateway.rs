@@ -125,7 +125,7 @@ impl Gateway {
         shared.spawn(async move {
             let view = |scope: &Scope| announcing.view(scope);
             let tell = |scope: &Scope, kinds: &[ListKind]| {
-                announcing.hub.lists_changed(kinds, |other| other == scope);
+                announcing.hub.lists_changed(kinds, scope);
             };
             let over = announcing.over.clone();
             announcing.announcer.run(over, view, tell).await;
@@ -248,7 +248,7 @@ impl Gateway {
         // start in time publishes nothing.
         match self.shared.view(scope)? {
             view if view.is_settled() => Some(view),
-            _ => self.shared.view_anew(scope),
+            _ => self.shared.view_now(scope),
         }
     }
 
@@ -486,7 +486,7 @@ impl Gateway {
             name if name.starts_with("tasks/") => {
                 Box::pin(task_requests::answer(&self.shared, caller, &view, frame)).await
             }
-            name => match view.servers.as_slice() {
+            name => match &*view.servers {
                 // In the view of one server, the server may know a method that the gateway does not.
                 [server] if view.is_single() && !name.starts_with("notifications/") => {
                     let target = Target {
@@ -705,7 +705,7 @@ impl Gateway {
         if let Some(session) = &caller.session {
             session.set_log_level(level);
         }
-        for server in &view.servers {
+        for server in view.servers.iter() {
             if let State::Ready(connection) = server.state() {
                 let connection = connection.second.get().unwrap_or(connection);
                 self.shared

@@ -1,7 +1,7 @@
 //! State shared by the engine's tasks: the servers, their views, and the listeners.
 //!
-//! Invariant: the task that makes a change also rebuilds the views, while it holds a lock. A call takes this lock only
-//! if its view does not exist yet.
+//! Invariant: the task that makes a change also changes the views, while it holds a lock. A call takes this lock only if
+//! its view does not exist yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,22 +35,15 @@ use crate::{
         place::Place,
         runtimes::Runtimes,
     },
-    views::{fleet::Fleet, view::View},
+    views::{
+        fleet::Fleet,
+        keeper::{Keeper, Views},
+        view::View,
+    },
 };
 
 /// Time for the removal of a container after its `SIGKILL`. On a busy machine, it takes seconds.
 pub(crate) const REMOVAL_TIME: Duration = Duration::from_secs(5);
-
-/// Views kept for callers with header values. When there are more, these views are built again at their next use.
-const MAX_CALLER_VIEWS: usize = 256;
-
-/// A new view.
-struct Built {
-    view: Arc<View>,
-    /// False if it lacks a server because there is no room for its callers' header values. The next request of these
-    /// callers may find room.
-    lasts: bool,
-}
 
 pub(crate) struct Shared {
     pub(crate) connect: Arc<dyn Connect>,
@@ -80,10 +73,9 @@ pub(crate) struct Shared {
     /// Removed servers that may not have stopped yet.
     parting: Mutex<BTreeMap<ServerKey, Weak<Server>>>,
     fleet: ArcSwap<Fleet>,
-    /// Without views of callers whose header values found no room.
-    views: ArcSwap<HashMap<Scope, Arc<View>>>,
-    /// Held while the fleet or the views are changed. A call takes it only if its view does not exist yet.
-    publishing: Mutex<()>,
+    views: ArcSwap<Views>,
+    /// Locked while the fleet or the views are changed. A call locks it only if its view does not exist yet.
+    keeper: Mutex<Keeper>,
     running: TaskTracker,
     /// Tasks that save data to the store.
     writing: TaskTracker,
@@ -113,6 +105,7 @@ impl Shared {
             runtimes,
             logins,
             stop_grace: fleet.settings.limits.stop_grace,
+            keeper: Mutex::new(Keeper::new(identity.clone())),
             identity,
             hub: Arc::default(),
             announcer: Announcer::default(),
@@ -126,8 +119,7 @@ impl Shared {
             stop_by: OnceLock::new(),
             parting: Mutex::default(),
             fleet: ArcSwap::from_pointee(fleet),
-            views: ArcSwap::default(),
-            publishing: Mutex::default(),
+            views: ArcSwap::from_pointee(Views::new_sync()),
             running,
             writing: TaskTracker::new(),
         })
@@ -221,56 +213,56 @@ impl Shared {
         parting.get(key)?.upgrade()
     }
 
-    /// Replaces the fleet with a changed copy. Changes are serialised.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Fleet) -> T) -> T {
-        let _one_at_a_time = self.publishing.lock();
+    /// Replaces the fleet with a changed copy, and applies the change to the views of the scopes that it concerns.
+    /// Changes are serialised.
+    pub(crate) fn redeclare<T>(
+        &self,
+        concerns: impl Fn(&Scope) -> bool,
+        change: impl FnOnce(&mut Fleet) -> T,
+    ) -> T {
+        let mut keeper = self.keeper.lock();
         let mut fleet = Fleet::clone(&self.fleet.load());
         let outcome = change(&mut fleet);
-        self.fleet.store(Arc::new(fleet));
+        let fleet = Arc::new(fleet);
+        self.fleet.store(fleet.clone());
+        let listened = self.hub.listened(&concerns);
+        self.publish(&mut keeper, listened, &ListKind::ALL, |keeper| {
+            keeper.redeclare(&fleet, concerns);
+        });
         outcome
     }
 
-    /// Rebuilds every view that `concerns` selects, and tells the announcer that the lists in `kinds` have changed.
-    pub(crate) fn publish(&self, kinds: &[ListKind], concerns: impl Fn(&Scope) -> bool) {
-        {
-            let _one_at_a_time = self.publishing.lock();
-            let mut views = HashMap::clone(&self.views.load());
-            let fleet = self.fleet.load();
-            let before: Vec<(Scope, Option<Arc<View>>)> = self
-                .hub
-                .listened(&concerns)
-                .into_iter()
-                .map(|scope| (scope.clone(), views.get(&scope).cloned()))
-                .collect();
-            views.retain(|scope, view| {
-                if !concerns(scope) {
-                    return true;
-                }
-                // The view over all projects is rebuilt on demand: it is large, rarely used, and changes whenever one
-                // of its many servers changes.
-                if scope.project.is_none() && !fleet.projects.is_empty() {
-                    return false;
-                }
-                match self.build(&fleet, scope) {
-                    Some(Built { view: fresh, lasts }) => {
-                        *view = fresh;
-                        lasts
-                    }
-                    None => false,
-                }
-            });
-            self.views.store(Arc::new(views));
-            // After publishing, since the announcer compares with the published view.
-            for (scope, before) in before {
-                self.announcer.note(&scope, before, kinds);
-            }
-        }
+    /// Applies changes of a server to the views that contain it, and tells the announcer that the lists in `kinds` may
+    /// have changed.
+    pub(crate) fn publish_of(&self, server: &Server, kinds: &[ListKind]) {
+        let mut keeper = self.keeper.lock();
+        let fleet = self.fleet.load();
+        let sees = |scope: &Scope| fleet.includes(scope, server);
+        let listened = self.hub.listened_of(server.name(), sees);
+        self.publish(&mut keeper, listened, kinds, |keeper| {
+            keeper.refresh(&fleet, server);
+        });
     }
 
-    /// Like [`Shared::publish`], for the scopes that see a server.
-    pub(crate) fn publish_of(&self, server: &Server, kinds: &[ListKind]) {
-        let fleet = self.fleet();
-        self.publish(kinds, |scope| fleet.includes(scope, server));
+    /// Changes views. `listened`: the scopes whose clients may have to be notified.
+    fn publish(
+        &self,
+        keeper: &mut Keeper,
+        listened: Vec<Scope>,
+        kinds: &[ListKind],
+        change: impl FnOnce(&mut Keeper),
+    ) {
+        let with_view = |scope: Scope| {
+            let view = keeper.views().get(&scope).cloned();
+            (scope, view)
+        };
+        let before: Vec<_> = listened.into_iter().map(with_view).collect();
+        change(keeper);
+        self.views.store(Arc::new(keeper.views().clone()));
+        // After publishing, since the announcer compares with the published view.
+        for (scope, before) in before {
+            self.announcer.note(&scope, before, kinds);
+        }
     }
 
     /// Like [`Shared::publish_of`], after the server itself reported these lists as changed. Clients that see only this
@@ -279,21 +271,9 @@ impl Shared {
         self.publish_of(server, kinds);
         let fleet = self.fleet();
         let is_its_own = |scope: &Scope| scope.server.is_some() && fleet.sees(scope, server);
-        for scope in self.hub.listened(is_its_own) {
+        for scope in self.hub.listened_of(server.name(), is_its_own) {
             self.announcer.note_reported(&scope, kinds);
         }
-    }
-
-    fn build(&self, fleet: &Fleet, scope: &Scope) -> Option<Built> {
-        let mut lasts = true;
-        let mut seen = fleet.seen(scope)?;
-        for server in &mut seen {
-            let (own, own_lasts) = server.of_caller(&scope.values);
-            *server = own;
-            lasts &= own_lasts;
-        }
-        let view = Arc::new(View::build(scope, seen, fleet, &self.identity));
-        Some(Built { view, lasts })
     }
 
     /// The server with this id, if it exists.
@@ -308,11 +288,9 @@ impl Shared {
 
     /// Forgets the views that contain a server of callers with header values.
     pub(crate) fn forget_views_of(&self, id: &ServerId) {
-        let _one_at_a_time = self.publishing.lock();
-        let has = |view: &View| view.servers.iter().any(|server| server.id() == id);
-        let mut views = HashMap::clone(&self.views.load());
-        views.retain(|scope, view| scope.values.is_empty() || !has(view));
-        self.views.store(Arc::new(views));
+        let mut keeper = self.keeper.lock();
+        keeper.forget_views_of(id);
+        self.views.store(Arc::new(keeper.views().clone()));
     }
 
     /// The snapshot of a scope. `None` if the project or server does not exist.
@@ -320,7 +298,7 @@ impl Shared {
         if let Some(view) = self.views.load().get(scope) {
             return Some(view.clone());
         }
-        self.view_anew(scope)
+        self.keep(|keeper, fleet| keeper.view(fleet, scope))
     }
 
     /// The view of this server, even if other servers have the same name or hide it in the scope.
@@ -330,27 +308,20 @@ impl Shared {
             // Rare. The view is not stored, since only one view is stored for each scope.
             _ => {
                 let (fleet, servers) = (self.fleet(), vec![server.clone()]);
-                Arc::new(View::build(scope, servers, &fleet, &self.identity))
+                Arc::new(View::single(scope, servers, &fleet, &self.identity))
             }
         }
     }
 
-    /// Like [`Shared::view`], but newly built.
-    pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
-        let _one_at_a_time = self.publishing.lock();
-        let Built { view, lasts } = self.build(&self.fleet.load(), scope)?;
-        if !lasts {
-            return Some(view);
-        }
-        let mut views = HashMap::clone(&self.views.load());
-        if !scope.values.is_empty() {
-            let of_callers = views.keys().filter(|scope| !scope.values.is_empty());
-            if of_callers.count() >= MAX_CALLER_VIEWS {
-                views.retain(|scope, _| scope.values.is_empty());
-            }
-        }
-        views.insert(scope.clone(), view.clone());
-        self.views.store(Arc::new(views));
-        Some(view)
+    /// Like [`Shared::view`], with the current state of the servers that had not settled.
+    pub(crate) fn view_now(&self, scope: &Scope) -> Option<Arc<View>> {
+        self.keep(|keeper, fleet| keeper.view_now(fleet, scope))
+    }
+
+    fn keep<T>(&self, change: impl FnOnce(&mut Keeper, &Fleet) -> T) -> T {
+        let mut keeper = self.keeper.lock();
+        let outcome = change(&mut keeper, &self.fleet.load());
+        self.views.store(Arc::new(keeper.views().clone()));
+        outcome
     }
 }

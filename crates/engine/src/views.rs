@@ -2,9 +2,13 @@
 
 pub(crate) mod entry;
 pub(crate) mod fleet;
+pub(crate) mod keeper;
+pub(crate) mod merged;
 pub(crate) mod missing;
-pub(crate) mod names;
 pub(crate) mod offers;
+pub(crate) mod part;
 pub(crate) mod refusals;
+mod render;
 pub(crate) mod sign_ins;
+pub(crate) mod source;
 pub mod view;

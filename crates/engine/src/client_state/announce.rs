@@ -105,7 +105,7 @@ impl Noted {
                 (None, _) => true,
                 (Some(before), None) => before.len(kind) > 0,
                 (Some(before), Some(now)) => {
-                    if now.is_starting() && !before.is_known() {
+                    if !before.is_known() && now.is_starting() {
                         return None;
                     }
                     // List requests also wait for the start, so a client that has this list has the current version.

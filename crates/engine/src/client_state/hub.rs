@@ -1,7 +1,7 @@
 //! Distributes notifications to clients: legacy sessions and `subscriptions/listen` streams of modern clients.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use mcp::{
     protocol::{meta, method},
     server::{Session, SessionId},
 };
-use model::fair_share;
+use model::{ServerName, fair_share};
 
 use crate::{catalog::ListKind, log_message, scope::Scope, server::callers::ServerId};
 use parking_lot::{Mutex, RwLock};
@@ -134,9 +134,54 @@ impl Listener {
 /// All listeners.
 #[derive(Default)]
 pub struct Hub {
-    listeners: RwLock<HashMap<u64, Arc<Listener>>>,
+    listeners: RwLock<Listeners>,
     next: AtomicU64,
     watched: Mutex<Watched>,
+}
+
+/// Listeners by scope and by id.
+type ByScope = HashMap<Scope, HashMap<u64, Arc<Listener>>>;
+
+#[derive(Default)]
+struct Listeners {
+    /// By the server to which their scope is limited.
+    by_server: HashMap<Option<ServerName>, ByScope>,
+    count: usize,
+}
+
+impl Listeners {
+    fn insert(&mut self, id: u64, listener: Arc<Listener>) {
+        let scope = &listener.scope;
+        let by_scope = self.by_server.entry(scope.server.clone()).or_default();
+        let own = by_scope.entry(scope.clone()).or_default();
+        self.count += usize::from(own.insert(id, listener).is_none());
+    }
+
+    fn remove(&mut self, id: u64, scope: &Scope) {
+        let Some(by_scope) = self.by_server.get_mut(&scope.server) else {
+            return;
+        };
+        if let Some(own) = by_scope.get_mut(scope) {
+            self.count -= usize::from(own.remove(&id).is_some());
+            if own.is_empty() {
+                by_scope.remove(scope);
+            }
+        }
+        if by_scope.is_empty() {
+            self.by_server.remove(&scope.server);
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Listener>> {
+        let scopes = self.by_server.values().flat_map(HashMap::values);
+        scopes.flat_map(HashMap::values)
+    }
+
+    fn of(&self, scope: &Scope) -> impl Iterator<Item = &Arc<Listener>> {
+        let by_scope = self.by_server.get(&scope.server);
+        let own = by_scope.and_then(|by_scope| by_scope.get(scope));
+        own.into_iter().flat_map(HashMap::values)
+    }
 }
 
 /// Counts of watched resources. May be locked while a listener's own list is locked, but not the other way round.
@@ -179,7 +224,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.hub.listeners.write().remove(&self.id);
+        let mut listeners = self.hub.listeners.write();
+        listeners.remove(self.id, &self.listener.scope);
     }
 }
 
@@ -198,9 +244,7 @@ impl Hub {
     }
 
     fn each(&self, mut visit: impl FnMut(&Listener)) {
-        for listener in self.listeners.read().values() {
-            visit(listener);
-        }
+        self.listeners.read().all().for_each(|one| visit(one));
     }
 
     /// Returns whether a client that `wanted` selects has a stream open: a session's, or `subscriptions/listen`.
@@ -211,13 +255,13 @@ impl Hub {
             let session = listener.session.as_ref();
             wanted(listener) && session.is_none_or(|session| session.is_in_use())
         };
-        listeners.values().any(is_open)
+        listeners.all().any(is_open)
     }
 
     /// Number of listeners.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.listeners.read().len()
+        self.listeners.read().count
     }
 
     #[must_use]
@@ -235,7 +279,7 @@ impl Hub {
                 .as_ref()
                 .is_some_and(|own| own.id() == session.id())
         };
-        listeners.values().find(own).cloned()
+        listeners.all().find(own).cloned()
     }
 
     /// Adds a resource to those watched by a listener. Returns whether the listener is the first to watch it. `None`:
@@ -287,19 +331,25 @@ impl Hub {
 
     /// The scopes that have listeners and for which `wanted` returns true.
     #[must_use]
-    pub fn listened(&self, wanted: impl Fn(&Scope) -> bool) -> HashSet<Scope> {
-        let mut scopes = HashSet::new();
-        self.each(|listener| {
-            let known = scopes.contains(&listener.scope);
-            if !known && listener.is_ready() && wanted(&listener.scope) {
-                scopes.insert(listener.scope.clone());
-            }
-        });
-        scopes
+    pub fn listened(&self, wanted: impl Fn(&Scope) -> bool) -> Vec<Scope> {
+        let listeners = self.listeners.read();
+        listened(listeners.by_server.values(), wanted)
     }
 
-    /// Notifies the listeners of the scopes selected by `sees` that these lists have changed.
-    pub fn lists_changed(&self, kinds: &[ListKind], sees: impl Fn(&Scope) -> bool) {
+    /// Like [`Hub::listened`], for scopes that may contain a server of this name.
+    #[must_use]
+    pub fn listened_of(&self, server: &ServerName, wanted: impl Fn(&Scope) -> bool) -> Vec<Scope> {
+        let listeners = self.listeners.read();
+        let limits = [None, Some(server.clone())];
+        let limits = limits.iter();
+        listened(
+            limits.filter_map(|limit| listeners.by_server.get(limit)),
+            wanted,
+        )
+    }
+
+    /// Notifies the listeners of a scope that these lists have changed.
+    pub fn lists_changed(&self, kinds: &[ListKind], scope: &Scope) {
         let mut frames: Vec<(ListKind, Frame)> = Vec::new();
         for kind in kinds {
             if !frames
@@ -309,9 +359,9 @@ impl Hub {
                 frames.push((*kind, Frame::notification(kind.changed(), None)));
             }
         }
-        self.each(|listener| {
-            if !listener.is_ready() || !sees(&listener.scope) {
-                return;
+        for listener in self.listeners.read().of(scope) {
+            if !listener.is_ready() {
+                continue;
             }
             for (kind, frame) in &frames {
                 if listener.filter.wants(*kind) {
@@ -320,7 +370,7 @@ impl Hub {
                         .push(Weight::Signal, listener.tagged(frame, Splice::new()));
                 }
             }
-        });
+        }
     }
 
     /// Notifies the listeners that watch the resource.
@@ -347,7 +397,7 @@ impl Hub {
             let session = listener.session.as_ref();
             session.is_some_and(|session| session.log_level().is_some()) && sees(&listener.scope)
         };
-        listeners.values().any(has_level)
+        listeners.all().any(has_level)
     }
 
     /// Sends a notification that belongs to no call, such as a log message, to the legacy sessions of its audience.
@@ -382,4 +432,14 @@ impl Hub {
             }
         });
     }
+}
+
+/// The wanted scopes with a listener that can receive notifications.
+fn listened<'l>(
+    by_scope: impl Iterator<Item = &'l ByScope>,
+    wanted: impl Fn(&Scope) -> bool,
+) -> Vec<Scope> {
+    let wanted = by_scope.flatten().filter(|(scope, _)| wanted(scope));
+    let ready = wanted.filter(|(_, own)| own.values().any(|listener| listener.is_ready()));
+    ready.map(|(scope, _)| scope.clone()).collect()
 }

@@ -2,7 +2,11 @@
 //!
 //! Invariant: an unchanged server is not disturbed. Deliberately absent: the source of the specs.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, future::join_all};
 use model::{
@@ -182,9 +186,8 @@ impl Gateway {
         change: impl FnOnce(&mut Fleet, &Arc<Shared>) -> Change,
     ) {
         let shared = &self.shared;
-        let change = shared.change(|fleet| change(fleet, shared));
         // Old servers leave the views before they stop, so that no call is sent to a stopping server.
-        shared.publish(&ListKind::ALL, concerns);
+        let change = shared.redeclare(concerns, |fleet| change(fleet, shared));
         for server in change.stopped {
             shared.parts(&server);
             server.stop();
@@ -325,14 +328,17 @@ fn put(
         .filter(|server| is_old(server))
         .cloned()
         .collect();
+    let by_key: HashMap<&ServerKey, &Arc<Server>> =
+        old.iter().map(|server| (server.key(), server)).collect();
     let mut started = Vec::new();
     let mut servers = Vec::with_capacity(specs.len());
     for mut spec in specs {
         give(&mut spec, &fleet.settings.host_env);
-        let key = spec.key();
-        let before = old.iter().find(|server| *server.key() == key);
+        let before = by_key.get(&spec.key()).copied();
         if let Some(server) = before.filter(|server| same_instance(&server.spec, &spec)) {
-            server.tool_choice.store(Arc::new(spec.tools));
+            if *server.tool_choice() != spec.tools {
+                server.tool_choice.store(Arc::new(spec.tools));
+            }
             servers.push(server.clone());
             continue;
         }
@@ -357,7 +363,8 @@ fn put(
         started.push(server.clone());
         servers.push(server);
     }
-    let is_kept = |old: &Arc<Server>| servers.iter().any(|server| Arc::ptr_eq(server, old));
+    let kept: HashSet<*const Server> = servers.iter().map(Arc::as_ptr).collect();
+    let is_kept = |old: &Arc<Server>| kept.contains(&Arc::as_ptr(old));
     let stopped = old.iter().filter(|old| !is_kept(old)).cloned().collect();
     fleet.replace(is_old, servers);
     Change { stopped, started }

@@ -50,12 +50,7 @@ impl Pinned {
 
     /// Why this tool is kept back under the quarantine policy, or `None`.
     pub(crate) fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
-        let pins = self.pins.load();
-        let pin = pins.get(tool)?;
-        if let Some(why) = &pin.unkept {
-            return Some(KeptBack::Unkept(why.clone()));
-        }
-        pin.pending.is_some().then_some(KeptBack::Changed)
+        keeps_back(&self.pins.load(), tool)
     }
 
     /// The tools that the quarantine policy keeps back.
@@ -150,6 +145,15 @@ impl Pinned {
         });
         changed
     }
+}
+
+/// Why a tool with these pins is kept back under the quarantine policy, or `None`.
+pub(crate) fn keeps_back(pins: &Pins, tool: &str) -> Option<KeptBack> {
+    let pin = pins.get(tool)?;
+    if let Some(why) = &pin.unkept {
+        return Some(KeptBack::Unkept(why.clone()));
+    }
+    pin.pending.is_some().then_some(KeptBack::Changed)
 }
 
 #[cfg(test)]

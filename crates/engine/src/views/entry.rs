@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use mcp::headers::ParamHeaders;
-use model::ExposedName;
+use model::{ExposedName, NativeName};
 
-use crate::{catalog::Item, records::pinned::KeptBack, server::Server};
+use crate::{
+    catalog::{Item, has_view},
+    records::pinned::KeptBack,
+    server::Server,
+};
 
 /// The `_meta` key that names a tool's server (G01).
 pub const SERVER_KEY: &str = "dev.toolwharf/server";
@@ -18,6 +23,8 @@ pub struct Route {
     pub server: Arc<Server>,
     pub native: Arc<str>,
     pub headers: Option<Arc<ParamHeaders>>,
+    /// True for a tool with an App.
+    pub(crate) has_app: bool,
 }
 
 /// One item of a list.
@@ -31,8 +38,6 @@ pub(crate) struct Entry {
     /// The name and description set by the project.
     pub(crate) alias: Option<ExposedName>,
     pub(crate) description: Option<String>,
-    /// True if the item comes from a remembered catalog because the server is not connected.
-    pub(crate) is_stale: bool,
     /// Why the tool is kept back, if it is.
     pub(crate) kept_back: Option<KeptBack>,
 }
@@ -45,6 +50,18 @@ impl Entry {
             .map_or(&self.item.native, ExposedName::as_str)
     }
 
+    /// Like [`Entry::name`], without a copy if it is the native name.
+    pub(crate) fn native_name(&self) -> NativeName {
+        match &self.alias {
+            Some(alias) => NativeName::new(alias.as_str()),
+            None => NativeName::new(self.item.native.clone()),
+        }
+    }
+
+    pub(crate) fn has_app(&self) -> bool {
+        has_view(&self.item.raw)
+    }
+
     /// Returns whether a client may know the tool or prompt by this name.
     pub(crate) fn is_exposed_as(&self, name: &str) -> bool {
         *self.exposed == *name || self.former.as_deref() == Some(name)
@@ -55,15 +72,24 @@ impl Entry {
             server: self.server.clone(),
             native: self.item.native.clone(),
             headers: self.item.headers.clone(),
+            has_app: self.has_app(),
         }
+    }
+
+    /// Returns whether a name leads to the same target through either.
+    pub(crate) fn is_same_target(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.server, &other.server) && is_same_text(&self.item.raw, &other.item.raw)
     }
 
     /// Returns whether both look the same to a client.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let (one, two) = (&self.item.raw, &other.item.raw);
         self.exposed == other.exposed
             && self.description == other.description
             && self.server.key() == other.server.key()
-            && ((one.as_ptr(), one.len()) == (two.as_ptr(), two.len()) || one == two)
+            && (is_same_text(&self.item.raw, &other.item.raw) || self.item.raw == other.item.raw)
     }
+}
+
+fn is_same_text(one: &Bytes, two: &Bytes) -> bool {
+    (one.as_ptr(), one.len()) == (two.as_ptr(), two.len())
 }

@@ -5,7 +5,7 @@
 //! servers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
 };
 
@@ -39,6 +39,43 @@ pub struct Fleet {
     pub projects: BTreeMap<ProjectId, Arc<Project>>,
     pub(crate) progress: Progress,
     passed_on: Arc<BTreeSet<String>>,
+    index: Arc<Index>,
+}
+
+/// Finds servers without a search.
+#[derive(Default)]
+struct Index {
+    /// If there are two with a key, the one that hides the other.
+    by_key: HashMap<ServerKey, Arc<Server>>,
+    /// Registered servers.
+    by_id: HashMap<String, Arc<Server>>,
+}
+
+impl Index {
+    fn of<'s>(servers: impl Iterator<Item = &'s Arc<Server>>) -> Self {
+        let mut index = Self::default();
+        for server in servers {
+            if let Some(id) = server.spec.registered_as() {
+                let ids = &mut index.by_id;
+                ids.entry(id.to_owned()).or_insert_with(|| server.clone());
+            }
+            match index.by_key.entry(server.key().clone()) {
+                Entry::Vacant(none) => {
+                    none.insert(server.clone());
+                }
+                Entry::Occupied(mut known) if is_hidden_by(known.get(), server) => {
+                    known.insert(server.clone());
+                }
+                Entry::Occupied(_) => {}
+            }
+        }
+        index
+    }
+}
+
+/// Returns whether a server with the same key hides the other one.
+fn is_hidden_by(server: &Server, other: &Server) -> bool {
+    server.spec.declared == Declared::Registered && other.spec.declared != Declared::Registered
 }
 
 impl Fleet {
@@ -94,6 +131,7 @@ impl Fleet {
         }
         let passed_on = self.all().flat_map(|server| server.spec.passed_on());
         self.passed_on = Arc::new(passed_on.map(str::to_owned).collect());
+        self.index = Arc::new(Index::of(self.all()));
         gone
     }
 
@@ -116,16 +154,13 @@ impl Fleet {
     /// The server with this key. If there are two, the one that hides the other.
     #[must_use]
     pub fn get(&self, key: &ServerKey) -> Option<&Arc<Server>> {
-        let servers = self.of(key.owner.as_ref()).iter();
-        let named = servers.filter(|server| *server.name() == key.name);
-        named.min_by_key(|server| server.spec.declared == Declared::Registered)
+        self.index.by_key.get(key)
     }
 
     /// The server that was registered with this id.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
-        let has_id = |server: &&Arc<Server>| server.spec.registered_as() == Some(id);
-        self.registered().find(has_id)
+        self.index.by_id.get(id)
     }
 
     /// Returns whether the project exists.
@@ -149,18 +184,6 @@ impl Fleet {
             Some(project) => Some(&project.view),
             None => self.settings.projects.get(id),
         }
-    }
-
-    pub(crate) fn tool_setting(&self, scope: &Scope, tool: &ToolRef) -> Option<&ToolSetting> {
-        self.projects.get(scope.project.as_ref()?)?.tools.get(tool)
-    }
-
-    pub(crate) fn tool_settings(
-        &self,
-        scope: &Scope,
-    ) -> impl Iterator<Item = (&ToolRef, &ToolSetting)> {
-        let project = scope.project.as_ref().and_then(|id| self.projects.get(id));
-        project.into_iter().flat_map(|project| &project.tools)
     }
 
     /// Returns whether a caller of this scope sees the server, whether or not it is enabled.
@@ -252,15 +275,15 @@ impl Fleet {
     /// Returns whether a server with the same name hides this one. A server of the file hides a registered one; a
     /// server that a project declared hides both.
     fn is_hidden(&self, scope: &Scope, server: &Server) -> bool {
-        let is_named = |other: &Arc<Server>| {
-            other.name() == server.name() && other.spec.declared != Declared::Registered
+        let is_named = |owner: Option<&ProjectId>| {
+            let (owner, name) = (owner.cloned(), server.name().clone());
+            let other = self.get(&ServerKey { owner, name });
+            other.is_some_and(|other| other.spec.declared != Declared::Registered)
         };
         let owner = server.key().owner.as_ref();
         let registered = server.spec.declared == Declared::Registered;
-        let by_own = owner.is_none()
-            && scope.project.is_some()
-            && self.of(scope.project.as_ref()).iter().any(is_named);
-        by_own || (registered && self.of(owner).iter().any(is_named))
+        let by_own = owner.is_none() && scope.project.is_some() && is_named(scope.project.as_ref());
+        by_own || (registered && is_named(owner))
     }
 }
 

@@ -24,21 +24,18 @@ const MAX_LACKING: usize = 5;
 /// A list over all projects starts project-owned servers only if there are at most this many.
 const MAX_WOKEN_SERVERS: usize = 64;
 
-/// The servers that a list of this scope may start and wait for.
-pub(crate) fn awaited<'s>(
-    servers: &'s [Arc<Server>],
-    scope: &Scope,
-) -> impl Iterator<Item = &'s Arc<Server>> {
-    let is_owned = |server: &&Arc<Server>| server.spec.owner.is_some();
-    let too_many =
-        scope.project.is_none() && servers.iter().filter(is_owned).count() > MAX_WOKEN_SERVERS;
-    servers
-        .iter()
-        .filter(move |server| !too_many || !is_owned(server))
+/// Returns whether lists of this scope start and await the servers that projects own.
+pub(crate) fn awaits_owned(servers: &[Arc<Server>], scope: &Scope) -> bool {
+    let owned = servers.iter().filter(|server| server.spec.owner.is_some());
+    scope.project.is_some() || owned.count() <= MAX_WOKEN_SERVERS
 }
 
 /// The members of a list's `_meta` that name servers whose cached catalog is served, and servers without a catalog.
-pub(crate) fn list_meta(servers: &[Arc<Server>], scope: &Scope) -> Option<String> {
+pub(crate) fn list_meta<'s>(
+    mut stale: impl Iterator<Item = &'s Arc<Server>>,
+    mut missing: impl Iterator<Item = &'s Arc<Server>>,
+    scope: &Scope,
+) -> Option<String> {
     let named = |servers: &mut dyn Iterator<Item = &Arc<Server>>, key: &str| {
         let names = servers.take(MAX_NAMED);
         let names: Vec<String> = names
@@ -46,8 +43,6 @@ pub(crate) fn list_meta(servers: &[Arc<Server>], scope: &Scope) -> Option<String
             .collect();
         (!names.is_empty()).then(|| format!("{}:[{}]", quote(key), names.join(",")))
     };
-    let mut stale = servers.iter().filter(|server| server.is_stale());
-    let mut missing = awaited(servers, scope).filter(|server| server.is_missing());
     let members = [
         named(&mut stale, STALE_KEY),
         named(&mut missing, MISSING_KEY),

@@ -1,6 +1,6 @@
 //! Tools of the gateway in place of those of servers to which nobody has ever signed in.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use mcp::json::quote;
@@ -9,7 +9,7 @@ use model::{NativeName, naming};
 use crate::{
     scope::Scope,
     server::Server,
-    views::entry::{PROJECT_KEY, Route, SERVER_KEY},
+    views::entry::{PROJECT_KEY, SERVER_KEY},
 };
 
 const PREFIX: &str = "sign_in_to_";
@@ -23,18 +23,17 @@ pub(crate) fn name(server: &Server, scope: &Scope) -> String {
     naming::legal(&NativeName::new(format!("{PREFIX}{label}")), MAX_NAME_LEN)
 }
 
-/// The definitions of these tools, for all servers that need one. `tools` are the tools of servers, whose names have
-/// precedence.
-pub(crate) fn offered(
-    servers: &[Arc<Server>],
+/// The definitions of these tools, for the servers in `waiting`. `is_taken`: a server has a tool of this name,
+/// which has precedence.
+pub(crate) fn offered<'s>(
+    waiting: impl Iterator<Item = &'s Arc<Server>>,
     scope: &Scope,
-    tools: &HashMap<Arc<str>, Route>,
+    is_taken: impl Fn(&str) -> bool,
 ) -> Vec<Bytes> {
     // In a bare scope, the calling gateway offers them.
-    let servers = servers.iter().filter(|_| !scope.is_bare);
-    let servers = servers.filter(|server| server.awaits_sign_in());
-    let named = servers.map(|server| (name(server, scope), server));
-    let free = named.filter(|(name, _)| !tools.contains_key(name.as_str()));
+    let waiting = waiting.filter(|_| !scope.is_bare);
+    let named = waiting.map(|server| (name(server, scope), server));
+    let free = named.filter(|(name, _)| !is_taken(name));
     free.map(|(name, server)| definition(&name, server, scope).into())
         .collect()
 }

@@ -3,28 +3,20 @@
 //! There are two kinds. A *merged* view of several servers gives every tool, prompt and resource a unique name and
 //! names its server in `_meta`. A *single* view, of one server, leaves everything as the server sent it.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use mcp::{
-    Era, RpcError, Version,
-    client::Identity,
-    error, headers,
-    json::{self, Object, Splice, quote},
-    protocol::meta,
-    server::modern,
+    Era, RpcError, Version, client::Identity, error, json::quote, protocol::meta, server::modern,
 };
-use model::{NativeName, Pinning, ServerName, ToolChoice, ToolRef, naming};
+use model::{ServerName, ToolChoice, naming::Labels};
+use rpds::{HashTrieMapSync, VectorSync};
 
 use crate::{
-    catalog::{Fate, Item, ListKind, has_view},
+    catalog::ListKind,
     records::pinned::KeptBack,
     scope::Scope,
     server::{Server, connection::Names},
@@ -32,9 +24,10 @@ use crate::{
     views::{
         entry::{Entry, Route},
         fleet::Fleet,
-        missing::{self, awaited},
-        names::named,
-        offers, refusals, sign_ins,
+        missing, offers,
+        part::Part,
+        refusals, sign_ins,
+        source::{Rules, Source},
     },
 };
 
@@ -46,174 +39,197 @@ enum Meant<'v> {
     KeptBack(&'v Entry, &'v KeptBack),
 }
 
+/// Data that all snapshots of a scope share, as long as the same servers are declared.
+pub(crate) struct Base {
+    pub(crate) identity: Identity,
+    /// The names of all servers.
+    pub(crate) labels: Labels,
+    /// False if lists do not start and await servers of projects: see [`missing::awaits_owned`].
+    pub(crate) awaits_owned: bool,
+}
+
+impl Base {
+    pub(super) fn of(scope: &Scope, servers: &[Arc<Server>], identity: &Identity) -> Self {
+        let labels: Vec<ServerName> = servers.iter().map(|one| one.label(scope).0).collect();
+        Self {
+            identity: identity.clone(),
+            labels: Labels::new(&labels),
+            awaits_owned: missing::awaits_owned(servers, scope),
+        }
+    }
+
+    /// Returns whether lists start and await the server.
+    pub(super) fn awaits(&self, server: &Server) -> bool {
+        self.awaits_owned || server.spec.owner.is_none()
+    }
+}
+
 /// A snapshot of what one scope sees.
+///
+/// Successive snapshots share everything that has not changed ([`super::merged`]).
 pub struct View {
     pub scope: Scope,
     /// Enabled servers, in configuration order.
-    pub servers: Vec<Arc<Server>>,
-    identity: Identity,
-    entries: [Vec<Entry>; 4],
-    tools: HashMap<Arc<str>, Route>,
-    prompts: HashMap<Arc<str>, Route>,
-    /// Tools that are kept back.
-    kept: Vec<Entry>,
-    /// Definitions of the tools that sign in to a server, at the end of the list of tools.
-    sign_ins: Vec<Bytes>,
-    /// Names of the tools that have an App, if several servers have such tools.
-    with_views: HashSet<Arc<str>>,
-    /// The rendered lists, by list and era.
-    rendered: [[OnceLock<Bytes>; 2]; 4],
+    pub servers: Arc<[Arc<Server>]>,
+    pub(super) base: Arc<Base>,
+    /// One for each server, in the same order.
+    pub(super) parts: VectorSync<Arc<Part>>,
+    pub(super) tools: Routes,
+    pub(super) prompts: Routes,
+    /// The number of items in each list.
+    pub(super) lens: [usize; 4],
+    /// True if several servers have tools with an App.
+    pub(super) has_apps: bool,
+    pub(super) settled: bool,
+    /// True if a server of this view is still idle. A request for a list starts such a server.
+    pub(super) sleeps: bool,
+    pub(super) lazy: Lazy,
     /// For each list, whether clients may have it from an earlier snapshot with the same list.
     inherited: [AtomicBool; 4],
-    settled: bool,
-    /// Members of the `_meta` of lists: the servers whose remembered catalog is used, and those without a catalog.
-    list_meta: Option<String>,
     /// Items without a name, by list. Only in a single view.
-    nameless: [Arc<[Bytes]>; 4],
-    /// True if a server of this view is still idle. A request for a list starts such a server.
-    sleeps: bool,
+    pub(super) nameless: [Arc<[Bytes]>; 4],
     /// Disabled tools of the server of a single view, for everyone or for the project.
     choice: ToolChoice,
 }
 
+/// The targets of exposed names.
+pub(super) type Routes = HashTrieMapSync<Arc<str>, Route>;
+
+/// Data computed at its first use.
+#[derive(Default)]
+pub(super) struct Lazy {
+    /// The rendered lists, by list and era.
+    rendered: [[OnceLock<Bytes>; 2]; 4],
+    /// Definitions of the tools that sign in to a server, at the end of the list of tools.
+    sign_ins: OnceLock<Vec<Bytes>>,
+    /// Members of the `_meta` of lists: the servers whose remembered catalog is used, and those without a catalog.
+    list_meta: OnceLock<Option<String>>,
+}
+
 impl View {
-    /// Takes a snapshot of what `servers` currently offer.
-    pub(crate) fn build(
+    /// A view without parts.
+    pub(super) fn empty(scope: &Scope, servers: Arc<[Arc<Server>]>, base: Arc<Base>) -> Self {
+        Self {
+            scope: scope.clone(),
+            servers,
+            base,
+            parts: VectorSync::new_sync(),
+            tools: Routes::new_sync(),
+            prompts: Routes::new_sync(),
+            lens: [0; 4],
+            has_apps: false,
+            settled: true,
+            sleeps: false,
+            lazy: Lazy::default(),
+            inherited: Default::default(),
+            nameless: Default::default(),
+            choice: ToolChoice::default(),
+        }
+    }
+
+    /// A view with the same parts, in which nothing is rendered yet.
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            scope: self.scope.clone(),
+            servers: self.servers.clone(),
+            base: self.base.clone(),
+            parts: self.parts.clone(),
+            tools: self.tools.clone(),
+            prompts: self.prompts.clone(),
+            lens: self.lens,
+            has_apps: self.has_apps,
+            settled: self.settled,
+            sleeps: self.sleeps,
+            lazy: Lazy::default(),
+            inherited: Default::default(),
+            nameless: self.nameless.clone(),
+            choice: self.choice.clone(),
+        }
+    }
+
+    /// Takes a snapshot of what one server currently offers. `servers` has at most one.
+    pub(crate) fn single(
         scope: &Scope,
         servers: Vec<Arc<Server>>,
         fleet: &Fleet,
         identity: &Identity,
     ) -> Self {
-        let project = scope.project.as_ref().and_then(|id| fleet.project_view(id));
-        // Read this before the catalogs. If a server settled in between, its tools might be missing from a view marked
-        // as settled, and callers do not check a settled view again.
-        let settled = awaited(&servers, scope).all(|server| server.is_settled());
-        let sleeps = awaited(&servers, scope).any(|server| server.is_idle());
-        let policy = project
-            .and_then(|project| project.naming)
-            .unwrap_or(fleet.settings.naming);
-        let single = scope.server.is_some();
-        let quarantine = fleet.settings.pinning == Pinning::Quarantine;
-        let disabled = project.map(|project| &project.disabled_tools);
-        let mut choice = ToolChoice::default();
-        if let Some(server) = servers.first().filter(|_| single && !scope.is_bare) {
-            choice.clone_from(&server.tool_choice.load());
-            let set = fleet.tool_settings(scope);
-            for (tool, setting) in set.filter(|(tool, _)| tool.server == *server.name()) {
-                if let Some(enabled) = setting.enabled {
-                    choice.set(&tool.tool, enabled);
+        let base = Base::of(scope, &servers, identity);
+        let rules = Rules::of(fleet, scope);
+        let mut view = Self::empty(scope, servers.into(), Arc::new(base));
+        for server in &*view.servers.clone() {
+            let source = Source::of(server);
+            let is_awaited = view.base.awaits(server);
+            view.settled &= source.is_settled || !is_awaited;
+            view.sleeps |= source.is_idle && is_awaited;
+            view.choice = source.own_choice(scope, &rules);
+            let mut part = Part::empty(source);
+            for kind in ListKind::ALL {
+                view.nameless[kind as usize] = part.source.catalog.of(kind).nameless.clone();
+                let entries = part.source.entries(kind, scope, &rules);
+                part.set(kind, entries);
+                view.lens[kind as usize] += part.entries(kind).len();
+            }
+            for (kind, routes) in view.routes() {
+                for entry in &**part.entries(kind) {
+                    routes.insert_mut(entry.exposed.clone(), entry.route());
                 }
             }
-            let disabled = disabled.into_iter().flatten();
-            choice.disabled.extend(
-                disabled
-                    .filter(|tool| tool.server == *server.name())
-                    .map(|tool| tool.tool.clone()),
-            );
-            if quarantine {
-                let pins = server.pins();
-                let kept = pins.keys();
-                choice.disabled.extend(
-                    kept.filter(|tool| server.keeps_back(tool.as_str()).is_some())
-                        .cloned(),
-                );
-            }
+            view.parts.push_back_mut(Arc::new(part));
         }
-        if let Some(server) = servers.first().filter(|_| single) {
-            // No setting enables a tool that may not be offered.
-            let catalog = server.catalog();
-            let flaws = catalog.of(ListKind::Tools).flaws.iter();
-            let refused = flaws.filter(|flaw| flaw.fate == Fate::Refused);
-            let refused = refused.filter_map(|flaw| flaw.native.clone());
-            choice.disabled.extend(refused.map(NativeName::new));
-        }
-        let mut entries: [Vec<Entry>; 4] = Default::default();
-        let mut kept = Vec::new();
-        let mut nameless: [Arc<[Bytes]>; 4] = Default::default();
-        for kind in ListKind::ALL {
-            let mut all: Vec<Entry> = Vec::new();
-            for server in &servers {
-                let natives = server.tool_choice.load();
-                let is_stale = server.is_stale();
-                let catalog = server.catalog();
-                if single {
-                    nameless[kind as usize] = catalog.of(kind).nameless.clone();
-                }
-                let shown = |item: &&Item| single || item.fit(Era::Legacy).is_some();
-                for item in catalog.list(kind).iter().filter(shown) {
-                    let mut setting = None;
-                    let mut kept_back = None;
-                    if kind == ListKind::Tools && !scope.is_bare {
-                        let tool = ToolRef {
-                            server: server.name().clone(),
-                            tool: NativeName::new(item.native.clone()),
-                        };
-                        setting = fleet.tool_setting(scope, &tool);
-                        let enabled = setting
-                            .and_then(|setting| setting.enabled)
-                            .unwrap_or_else(|| natives.offers(&item.native));
-                        if !enabled || disabled.is_some_and(|off| off.contains(&tool)) {
-                            continue;
-                        }
-                        kept_back = server.keeps_back(&item.native).filter(|_| quarantine);
-                    }
-                    let exposed = match kind {
-                        ListKind::Resources | ListKind::Templates if !single => {
-                            uri::exposed(server.uri_prefix(scope), &item.native).into()
-                        }
-                        _ => item.native.clone(),
-                    };
-                    let alias = setting.and_then(|setting| setting.alias.clone());
-                    all.push(Entry {
-                        server: server.clone(),
-                        item: item.clone(),
-                        exposed: alias
-                            .as_ref()
-                            .map_or(exposed, |alias| alias.as_str().into()),
-                        alias,
-                        description: setting.and_then(|setting| setting.description.clone()),
-                        former: None,
-                        is_stale,
-                        kept_back,
-                    });
-                }
-            }
-            if !single && matches!(kind, ListKind::Tools | ListKind::Prompts) {
-                let max_len = fleet.settings.max_name_len;
-                all = named(&servers, all, policy, max_len, kind, scope);
-            }
-            kept.extend(all.extract_if(.., |entry| entry.kept_back.is_some()));
-            entries[kind as usize] = all;
-        }
-        let routes = |kind: ListKind| {
-            let entries = entries[kind as usize].iter();
-            let former = entries.clone().filter_map(|entry| {
-                let former = entry.former.clone()?;
-                Some((former, entry.route()))
-            });
-            let exposed = entries.map(|entry| (entry.exposed.clone(), entry.route()));
-            former.chain(exposed).collect()
+        view
+    }
+
+    /// The number of parts that an earlier view does not share.
+    #[cfg(test)]
+    pub(super) fn parts_not_in(&self, before: &Self) -> usize {
+        let pairs = self.parts.iter().zip(&before.parts);
+        pairs
+            .filter(|(one, other)| !Arc::ptr_eq(one, other))
+            .count()
+    }
+
+    /// The names in the lists whose items have names.
+    pub(super) fn routes(&mut self) -> [(ListKind, &mut Routes); 2] {
+        let (tools, prompts) = (&mut self.tools, &mut self.prompts);
+        [(ListKind::Tools, tools), (ListKind::Prompts, prompts)]
+    }
+
+    /// The items of a list, in order.
+    pub(super) fn entries(&self, kind: ListKind) -> impl Iterator<Item = &Entry> {
+        self.parts
+            .iter()
+            .flat_map(move |part| &**part.entries(kind))
+    }
+
+    /// The tools that are kept back, with the reasons.
+    fn kept(&self) -> impl Iterator<Item = (&Entry, &KeptBack)> {
+        let kept = self.parts.iter().flat_map(|part| &*part.kept);
+        kept.filter_map(|entry| Some((entry, entry.kept_back.as_ref()?)))
+    }
+
+    /// The definitions of the tools that sign in to a server.
+    pub(super) fn sign_ins(&self) -> &[Bytes] {
+        let offered = || {
+            let waiting = self.parts.iter().filter(|part| part.source.awaits_sign_in);
+            let waiting = waiting.map(|part| &part.source.server);
+            sign_ins::offered(waiting, &self.scope, |name| self.tools.contains_key(name))
         };
-        let tools = routes(ListKind::Tools);
-        let with_views = with_views(&entries[ListKind::Tools as usize], single);
-        Self {
-            scope: scope.clone(),
-            with_views,
-            settled,
-            sleeps,
-            list_meta: missing::list_meta(&servers, scope),
-            nameless,
-            sign_ins: sign_ins::offered(&servers, scope, &tools),
-            tools,
-            prompts: routes(ListKind::Prompts),
-            rendered: Default::default(),
-            inherited: Default::default(),
-            kept,
-            identity: identity.clone(),
-            entries,
-            servers,
-            choice,
-        }
+        self.lazy.sign_ins.get_or_init(offered)
+    }
+
+    pub(super) fn list_meta(&self) -> Option<&str> {
+        let meta = || {
+            let stale = self.parts.iter().filter(|part| part.source.is_stale);
+            let missing = self.parts.iter().filter(|part| part.source.is_missing);
+            let missing = missing.map(|part| &part.source.server);
+            missing::list_meta(
+                stale.map(|part| &part.source.server),
+                missing.filter(|server| self.base.awaits(server)),
+                &self.scope,
+            )
+        };
+        self.lazy.list_meta.get_or_init(meta).as_deref()
     }
 
     /// Returns whether this is the unmodified view of one server.
@@ -241,7 +257,7 @@ impl View {
 
     /// Returns whether a client may hold this version of the list.
     pub(crate) fn knows(&self, kind: ListKind) -> bool {
-        let rendered = &self.rendered[kind as usize];
+        let rendered = &self.lazy.rendered[kind as usize];
         rendered.iter().any(|list| list.get().is_some())
             || self.inherited[kind as usize].load(Ordering::Relaxed)
     }
@@ -260,15 +276,34 @@ impl View {
 
     /// Returns whether `now` has the same list. A list that clients received as stale counts as different from the
     /// fresh one.
-    pub(crate) fn has_same(&self, now: &Self, kind: ListKind) -> bool {
-        let (before, after) = (&self.entries[kind as usize], &now.entries[kind as usize]);
+    pub(crate) fn has_same<'v>(&'v self, now: &'v Self, kind: ListKind) -> bool {
         let told = self.knows(kind);
         let same = self.nameless[kind as usize] == now.nameless[kind as usize]
-            && (kind != ListKind::Tools || self.sign_ins == now.sign_ins);
-        same && before.len() == after.len()
-            && before.iter().zip(after).all(|(before, after)| {
-                before.is_same(after) && !(told && before.is_stale && !after.is_stale)
+            && (kind != ListKind::Tools || self.sign_ins() == now.sign_ins());
+        if same && self.has_servers_of(now) {
+            let mut pairs = self.parts.iter().zip(&now.parts);
+            return pairs
+                .all(|(one, other)| Arc::ptr_eq(one, other) || one.has_same(other, kind, told));
+        }
+        let entries = |view: &'v Self| {
+            let parts = view.parts.iter();
+            parts.flat_map(move |part| {
+                let entries = part.entries(kind).iter();
+                entries.map(|entry| (entry, part.source.is_stale))
             })
+        };
+        same && self.len(kind) == now.len(kind)
+            && entries(self)
+                .zip(entries(now))
+                .all(|(before, after)| before.0.is_same(after.0) && !(told && before.1 && !after.1))
+    }
+
+    /// Returns whether both views have the same servers in the same order.
+    fn has_servers_of(&self, other: &Self) -> bool {
+        let mut pairs = self.servers.iter().zip(&*other.servers);
+        Arc::ptr_eq(&self.base, &other.base)
+            || self.servers.len() == other.servers.len()
+                && pairs.all(|(one, other)| one.key() == other.key())
     }
 
     /// Starts the idle servers, because a list is requested.
@@ -280,13 +315,15 @@ impl View {
 
     /// The servers that a list of this view may start and wait for, in configuration order.
     pub fn awaited(&self) -> impl Iterator<Item = &Arc<Server>> {
-        awaited(&self.servers, &self.scope)
+        self.servers
+            .iter()
+            .filter(|server| self.base.awaits(server))
     }
 
     /// The result of a list method for a client of the era, as JSON text.
     #[must_use]
     pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
-        let slot = &self.rendered[kind as usize][usize::from(era == Era::Modern)];
+        let slot = &self.lazy.rendered[kind as usize][usize::from(era == Era::Modern)];
         slot.get_or_init(|| self.render(kind, era, |_| true))
     }
 
@@ -298,137 +335,6 @@ impl View {
             let own = own.find(|(server, _)| Arc::ptr_eq(server, &entry.server));
             own.is_none_or(|(_, names)| names.contains(&entry.item.native))
         })
-    }
-
-    fn render(&self, kind: ListKind, era: Era, shows: impl Fn(&Entry) -> bool) -> Bytes {
-        let mut out = BytesMut::new();
-        out.put_u8(b'{');
-        let meta = self.list_meta.as_deref();
-        if era == Era::Modern {
-            out.put_slice(self.modern_members(meta).as_bytes());
-            out.put_u8(b',');
-        } else if let Some(meta) = meta {
-            out.put_slice(format!("\"_meta\":{{{meta}}},").as_bytes());
-        }
-        out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
-        let shown = self.entries[kind as usize].iter();
-        let shown = shown.filter(|entry| shows(entry));
-        let shown = shown.map(|entry| self.render_item(kind, entry, era));
-        let nameless = self.nameless[kind as usize].iter().cloned();
-        let sign_ins = self.sign_ins.iter().filter(|_| kind == ListKind::Tools);
-        let texts = shown.chain(nameless).chain(sign_ins.cloned());
-        for (at, text) in texts.enumerate() {
-            if at > 0 {
-                out.put_u8(b',');
-            }
-            out.put_slice(&text);
-        }
-        out.put_slice(b"]}");
-        out.freeze()
-    }
-
-    fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
-        let fit = match self.is_single() {
-            true => &entry.item.raw,
-            false => entry.item.fit(era).unwrap_or(&entry.item.raw),
-        };
-        // Clients drop a tool with an invalid header annotation, which means nothing to most servers.
-        let usable = (kind == ListKind::Tools && era == Era::Modern)
-            .then(|| headers::without_invalid_annotations(fit))
-            .flatten();
-        let raw = usable.as_ref().unwrap_or(fit);
-        let Some(object) = Object::of(raw) else {
-            return raw.clone();
-        };
-        let mut splice = Splice::new();
-        let mut added: Vec<String> = Vec::new();
-        if let Some(id) = object
-            .find(kind.id_key())
-            .filter(|_| entry.exposed != entry.item.native)
-        {
-            splice.replace(id, quote(&entry.exposed).into_bytes());
-        }
-        if let Some(description) = &entry.description {
-            let text = quote(description);
-            match object.find("description") {
-                Some(theirs) => {
-                    splice.replace(theirs, text.into_bytes());
-                }
-                None => added.push(format!("\"description\":{text}")),
-            }
-        }
-        if kind == ListKind::Tools && era == Era::Legacy {
-            added.extend(offers::marked_as_task(&entry.server, &object).map(str::to_owned));
-        }
-        if !self.is_single() {
-            if kind == ListKind::Tools {
-                uri::expose_tool(
-                    raw,
-                    &object,
-                    entry.server.uri_prefix(&self.scope),
-                    &mut splice,
-                );
-            }
-            self.mark(entry, raw, &object, &mut splice, &mut added);
-        }
-        if !added.is_empty() {
-            splice.insert(raw, &object.span(), added.join(",").as_bytes());
-        }
-        let rendered = splice.apply(raw);
-        if self.is_single() {
-            return rendered;
-        }
-        // Some clients cannot read a lone surrogate. One definition must not make the whole list unreadable.
-        match json::without_lone_surrogates(&rendered) {
-            Cow::Borrowed(_) => rendered,
-            Cow::Owned(whole) => whole.into(),
-        }
-    }
-
-    /// Names the item's server in `_meta`. An existing value is replaced: a server, such as another gateway, may have
-    /// set it.
-    fn mark<'t>(
-        &self,
-        entry: &Entry,
-        raw: &'t Bytes,
-        object: &Object<'t>,
-        splice: &mut Splice<'t>,
-        added: &mut Vec<String>,
-    ) {
-        let mut members = vec![(SERVER_KEY, quote(entry.server.name().as_str()))];
-        if let (None, Some(owner)) = (&self.scope.project, &entry.server.spec.owner) {
-            members.push((PROJECT_KEY, quote(owner.as_str())));
-        }
-        let text = |members: &[(&str, String)]| -> String {
-            let text: Vec<_> = members
-                .iter()
-                .map(|(key, value)| format!("{}:{value}", quote(key)))
-                .collect();
-            text.join(",")
-        };
-        match object.object("_meta") {
-            Some(own) => {
-                members.retain(|(key, value)| match own.find(key) {
-                    Some(theirs) => {
-                        splice.replace(theirs, value.clone().into_bytes());
-                        false
-                    }
-                    None => true,
-                });
-                if !members.is_empty() {
-                    splice.insert(raw, &own.span(), text(&members).as_bytes());
-                }
-            }
-            None => {
-                let own = format!("{{{}}}", text(&members));
-                match object.find("_meta") {
-                    Some(odd) => {
-                        splice.replace(odd, own.into_bytes());
-                    }
-                    None => added.push(format!("\"_meta\":{own}")),
-                }
-            }
-        }
     }
 
     /// The members of every modern result generated by the gateway, without braces.
@@ -447,7 +353,7 @@ impl View {
         self.only_info(era)
             .and_then(|info| info.implementation)
             .map_or_else(
-                || self.identity.to_json(),
+                || self.base.identity.to_json(),
                 |own| String::from_utf8_lossy(&own).into_owned(),
             )
     }
@@ -529,12 +435,7 @@ impl View {
         self.route(&self.prompts, ListKind::Prompts, name)
     }
 
-    fn route(
-        &self,
-        routes: &HashMap<Arc<str>, Route>,
-        kind: ListKind,
-        name: &str,
-    ) -> Result<Route, RpcError> {
+    fn route(&self, routes: &Routes, kind: ListKind, name: &str) -> Result<Route, RpcError> {
         if let Some(route) = routes.get(name) {
             return Ok(route.clone());
         }
@@ -551,8 +452,10 @@ impl View {
             }
             None => {}
         }
-        let offered = self.entries[kind as usize].iter();
-        let same: Vec<&Entry> = offered.filter(|entry| entry.name() == name).collect();
+        let same: Vec<&Entry> = self
+            .entries(kind)
+            .filter(|entry| entry.name() == name)
+            .collect();
         let hint = match same.is_empty() {
             true => missing::lacking(&self.servers, &self.scope, kind, Some(name)),
             false => String::new(),
@@ -563,49 +466,46 @@ impl View {
     /// Resolves a name that is not an exposed name. `server__tool` always works, so that a name that once needed the
     /// prefix stays valid. A kept-back tool's native name is recognised only if no offered tool has it.
     fn meant(&self, kind: ListKind, name: &str) -> Option<Meant<'_>> {
-        let offered = &self.entries[kind as usize];
-        let kept = || {
-            let kept = self.kept.iter().filter(|_| kind == ListKind::Tools);
-            kept.filter_map(|entry| Some((entry, entry.kept_back.as_ref()?)))
-        };
+        let kept = || self.kept().filter(|_| kind == ListKind::Tools);
         let found = |(entry, why)| Meant::KeptBack(entry, why);
         if let Some(exposed) = kept().find(|(entry, _)| entry.is_exposed_as(name)) {
             return Some(found(exposed));
         }
-        if !self.is_single() {
-            let named: Vec<_> = self
-                .servers
-                .iter()
-                .map(|server| server.label(&self.scope).0)
-                .collect();
-            let labels = naming::Labels::new(&named);
-            if let Some((owner, rest)) = labels.owner(name) {
-                let is_meant = |entry: &Entry| {
-                    entry.name() == rest && entry.server.label(&self.scope).0.as_str() == owner
-                };
-                if let Some(entry) = offered.iter().find(|entry| is_meant(entry)) {
-                    return Some(Meant::Offered(entry));
-                }
-                if let Some(meant) = kept().find(|(entry, _)| is_meant(entry)) {
-                    return Some(found(meant));
-                }
+        if !self.is_single()
+            && let Some((owner, rest)) = self.base.labels.owner(name)
+            && let Some(part) = self.part_of(owner)
+        {
+            let mut offered = part.entries(kind).iter();
+            if let Some(entry) = offered.find(|entry| entry.name() == rest) {
+                return Some(Meant::Offered(entry));
+            }
+            let mut kept = part.kept.iter().filter(|_| kind == ListKind::Tools);
+            if let Some(entry) = kept.find(|entry| entry.name() == rest)
+                && let Some(why) = &entry.kept_back
+            {
+                return Some(found((entry, why)));
             }
         }
-        if offered.iter().any(|entry| entry.name() == name) {
+        if self.entries(kind).any(|entry| entry.name() == name) {
             return None;
         }
         kept().find(|(entry, _)| entry.name() == name).map(found)
+    }
+
+    /// The part of the server with this name in the scope.
+    fn part_of(&self, label: &str) -> Option<&Arc<Part>> {
+        let mut parts = self.parts.iter();
+        parts.find(|part| part.source.server.label(&self.scope).0.as_str() == label)
     }
 
     /// Why this tool of a server is kept back, if it is. `name` is the exposed name, or the name given by the server or
     /// its project.
     #[must_use]
     pub fn kept_back_of(&self, server: &ServerName, name: &str) -> Option<String> {
-        let is_meant = |entry: &&Entry| {
+        let is_meant = |entry: &Entry| {
             entry.server.name() == server && (entry.is_exposed_as(name) || entry.name() == name)
         };
-        let entry = self.kept.iter().find(is_meant)?;
-        let why = entry.kept_back.as_ref()?;
+        let (entry, why) = self.kept().find(|(entry, _)| is_meant(entry))?;
         Some(refusals::kept_back(&self.scope, name, &entry.server, &entry.item.native, why).message)
     }
 
@@ -618,26 +518,24 @@ impl View {
     /// The server that a tool of this name belongs to, if its tools are unknown until a user signs in.
     pub(crate) fn awaits_sign_in(&self, name: &str) -> Option<&Arc<Server>> {
         let label = |server: &Arc<Server>| server.label(&self.scope).0;
-        let named: Vec<_> = self.servers.iter().map(label).collect();
-        let (owner, _) = naming::Labels::new(&named).owner(name)?;
+        let (owner, _) = self.base.labels.owner(name)?;
         let mut servers = self.servers.iter();
         servers.find(|server| server.awaits_sign_in() && label(server).as_str() == owner)
     }
 
     /// Returns whether a tool has an App. Known only in views in which several servers have such tools.
     pub(crate) fn has_view(&self, name: &str) -> bool {
-        self.with_views.contains(name)
+        self.has_apps && self.tools.get(name).is_some_and(|route| route.has_app)
     }
 
     /// Returns whether the gateway has to track which Apps a client opens.
     pub(crate) fn has_views(&self) -> bool {
-        !self.with_views.is_empty()
+        self.has_apps
     }
 
     /// The servers that offer a tool with this native name.
     pub(crate) fn servers_with_tool(&self, native: &str) -> Vec<&Arc<Server>> {
-        self.entries[ListKind::Tools as usize]
-            .iter()
+        self.entries(ListKind::Tools)
             .filter(|entry| *entry.item.native == *native)
             .map(|entry| &entry.server)
             .collect()
@@ -662,10 +560,8 @@ impl View {
         if let Some(route) = self.native_tool(server, native) {
             return Ok(Some(route));
         }
-        let mut kept = self.kept.iter();
-        if let Some(entry) = kept.find(|entry| *entry.item.native == *native)
-            && let Some(why) = &entry.kept_back
-        {
+        let mut kept = self.kept();
+        if let Some((entry, why)) = kept.find(|(entry, _)| *entry.item.native == *native) {
             return Err(refusals::kept_back(
                 &self.scope,
                 native,
@@ -684,9 +580,10 @@ impl View {
 
     /// The target of a server's native tool name.
     pub(crate) fn native_tool(&self, server: &Arc<Server>, native: &str) -> Option<Route> {
-        let entry = self.entries[ListKind::Tools as usize]
-            .iter()
-            .find(|entry| *entry.item.native == *native && Arc::ptr_eq(&entry.server, server))?;
+        let mut parts = self.parts.iter();
+        let part = parts.find(|part| Arc::ptr_eq(&part.source.server, server))?;
+        let mut tools = part.entries(ListKind::Tools).iter();
+        let entry = tools.find(|entry| *entry.item.native == *native)?;
         self.tools.get(&entry.exposed).cloned()
     }
 
@@ -724,9 +621,9 @@ impl View {
         {
             return Ok((server.clone(), native.into_owned()));
         }
-        let mut owners = self.entries[ListKind::Resources as usize]
-            .iter()
-            .chain(&self.entries[ListKind::Templates as usize])
+        let mut owners = self
+            .entries(ListKind::Resources)
+            .chain(self.entries(ListKind::Templates))
             .filter(|entry| *entry.item.native == *exposed)
             .map(|entry| &entry.server);
         let first = owners.next();
@@ -750,12 +647,12 @@ impl View {
     /// Number of items in a list.
     #[must_use]
     pub fn len(&self, kind: ListKind) -> usize {
-        self.entries[kind as usize].len()
+        self.lens[kind as usize]
     }
 
     /// Exposed names of a list, with server, native name and raw item, in order.
     pub fn names(&self, kind: ListKind) -> impl Iterator<Item = (&str, &ServerName, &str, &Bytes)> {
-        self.entries[kind as usize].iter().map(|entry| {
+        self.entries(kind).map(|entry| {
             (
                 &*entry.exposed,
                 entry.server.name(),
@@ -763,23 +660,5 @@ impl View {
                 &entry.item.raw,
             )
         })
-    }
-}
-
-fn with_views(tools: &[Entry], single: bool) -> HashSet<Arc<str>> {
-    let shows: Vec<&Entry> = tools
-        .iter()
-        .filter(|entry| !single && has_view(&entry.item.raw))
-        .collect();
-    let several = shows
-        .iter()
-        .any(|entry| !Arc::ptr_eq(&entry.server, &shows[0].server));
-    let names = shows
-        .iter()
-        .flat_map(|entry| [Some(entry.exposed.clone()), entry.former.clone()]);
-    if several {
-        names.flatten().collect()
-    } else {
-        HashSet::new()
     }
 }

@@ -21,4 +21,5 @@ mod lists;
 mod logs;
 mod names;
 mod recorded;
+mod scale;
 mod sign_ins;

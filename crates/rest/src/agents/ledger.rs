@@ -47,7 +47,7 @@ impl Records {
             ..Scope::default()
         };
         let view = self.gateway.view(&scope);
-        let servers = view.iter().flat_map(|view| &view.servers);
+        let servers = view.iter().flat_map(|view| view.servers.iter());
         servers.fold(text.to_owned(), |text, server| server.spec.redact(&text))
     }
 }

@@ -1,0 +1,107 @@
+//! One server's part of a view: its items, under their exposed names. Parts are shared by successive snapshots.
+
+use std::{collections::HashMap, sync::Arc};
+
+use model::{NamingPolicy, NativeName, naming::Named};
+
+use crate::{
+    catalog::ListKind,
+    views::{entry::Entry, source::Source},
+};
+
+/// One server's part of a view.
+pub(crate) struct Part {
+    pub(crate) source: Source,
+    entries: [Arc<[Entry]>; 4],
+    /// Tools that are kept back.
+    pub(crate) kept: Arc<[Entry]>,
+    /// True if a tool has an App.
+    pub(crate) has_apps: bool,
+}
+
+impl Part {
+    /// A part without items.
+    pub(crate) fn empty(source: Source) -> Self {
+        Self {
+            source,
+            entries: Default::default(),
+            kept: Arc::default(),
+            has_apps: false,
+        }
+    }
+
+    pub(crate) fn entries(&self, kind: ListKind) -> &Arc<[Entry]> {
+        &self.entries[kind as usize]
+    }
+
+    /// Replaces a list. Tools that are kept back are not offered.
+    pub(crate) fn set(&mut self, kind: ListKind, mut entries: Vec<Entry>) {
+        if kind == ListKind::Tools {
+            let kept = entries.extract_if(.., |entry| entry.kept_back.is_some());
+            self.kept = kept.collect();
+            self.has_apps = entries.iter().any(Entry::has_app);
+        }
+        self.entries[kind as usize] = entries.into();
+    }
+
+    /// A part with the same items.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            source: self.source.clone(),
+            entries: self.entries.clone(),
+            kept: self.kept.clone(),
+            has_apps: self.has_apps,
+        }
+    }
+
+    /// The entries that names lead to.
+    pub(crate) fn routes(&self, kind: ListKind) -> HashMap<&Arc<str>, &Entry> {
+        let entries = self.entries(kind).iter();
+        let named = entries.flat_map(|entry| {
+            let former = entry.former.as_ref().map(|former| (former, entry));
+            former.into_iter().chain([(&entry.exposed, entry)])
+        });
+        named.collect()
+    }
+
+    /// Returns whether `now` has the same list for a client. `told`: clients may have this one, so it differs if it was
+    /// stale and is fresh now.
+    pub(crate) fn has_same(&self, now: &Self, kind: ListKind, told: bool) -> bool {
+        let (before, after) = (self.entries(kind), now.entries(kind));
+        let refreshed = told && self.source.is_stale && !now.source.is_stale;
+        (before.is_empty() || !refreshed)
+            && (Arc::ptr_eq(before, after)
+                || before.len() == after.len()
+                    && before
+                        .iter()
+                        .zip(&**after)
+                        .all(|(one, two)| one.is_same(two)))
+    }
+}
+
+/// Returns whether an entry gets a name. Kept-back tools also get names, so that approving one does not rename others.
+/// Exception: with the policy last-wins they stay unnamed, so that they do not replace another server's tool.
+fn is_named(entry: &Entry, policy: NamingPolicy) -> bool {
+    policy != NamingPolicy::LastWins || entry.kept_back.is_none()
+}
+
+/// The names of the entries before they are made unique.
+pub(crate) fn natives(entries: &[Entry], policy: NamingPolicy) -> Vec<NativeName> {
+    let entries = entries.iter().filter(|entry| is_named(entry, policy));
+    entries.map(Entry::native_name).collect()
+}
+
+/// Gives entries their exposed names, which are in the order of the entries. Entries that should have a name and have
+/// none are left out.
+pub(crate) fn named(entries: Vec<Entry>, names: &[Named], policy: NamingPolicy) -> Vec<Entry> {
+    let mut names = names.iter().peekable();
+    let named = entries.into_iter().filter_map(|mut entry| {
+        if is_named(&entry, policy) {
+            let named = names.next_if(|named| named.native.as_str() == entry.name())?;
+            entry.exposed = (&named.exposed).into();
+            entry.former = named.former.as_ref().map(Arc::from);
+        }
+        Some(entry)
+    });
+    named.collect()
+}

@@ -1,0 +1,152 @@
+//! Renders the lists of a view as JSON text.
+
+use std::borrow::Cow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use mcp::{
+    Era, headers,
+    json::{self, Object, Splice, quote},
+};
+
+use crate::{
+    catalog::ListKind,
+    uri,
+    views::{
+        entry::{Entry, PROJECT_KEY, SERVER_KEY},
+        offers,
+        view::View,
+    },
+};
+
+impl View {
+    /// A list as JSON text, with the items for which `shows` returns true.
+    pub(super) fn render(&self, kind: ListKind, era: Era, shows: impl Fn(&Entry) -> bool) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(b'{');
+        let meta = self.list_meta();
+        if era == Era::Modern {
+            out.put_slice(self.modern_members(meta).as_bytes());
+            out.put_u8(b',');
+        } else if let Some(meta) = meta {
+            out.put_slice(format!("\"_meta\":{{{meta}}},").as_bytes());
+        }
+        out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
+        let shown = self.entries(kind).filter(|entry| shows(entry));
+        let shown = shown.map(|entry| self.render_item(kind, entry, era));
+        let nameless = self.nameless[kind as usize].iter().cloned();
+        let sign_ins = self.sign_ins().iter().filter(|_| kind == ListKind::Tools);
+        let texts = shown.chain(nameless).chain(sign_ins.cloned());
+        for (at, text) in texts.enumerate() {
+            if at > 0 {
+                out.put_u8(b',');
+            }
+            out.put_slice(&text);
+        }
+        out.put_slice(b"]}");
+        out.freeze()
+    }
+
+    fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
+        let fit = match self.is_single() {
+            true => &entry.item.raw,
+            false => entry.item.fit(era).unwrap_or(&entry.item.raw),
+        };
+        // Clients drop a tool with an invalid header annotation, which means nothing to most servers.
+        let usable = (kind == ListKind::Tools && era == Era::Modern)
+            .then(|| headers::without_invalid_annotations(fit))
+            .flatten();
+        let raw = usable.as_ref().unwrap_or(fit);
+        let Some(object) = Object::of(raw) else {
+            return raw.clone();
+        };
+        let mut splice = Splice::new();
+        let mut added: Vec<String> = Vec::new();
+        if let Some(id) = object
+            .find(kind.id_key())
+            .filter(|_| entry.exposed != entry.item.native)
+        {
+            splice.replace(id, quote(&entry.exposed).into_bytes());
+        }
+        if let Some(description) = &entry.description {
+            let text = quote(description);
+            match object.find("description") {
+                Some(theirs) => {
+                    splice.replace(theirs, text.into_bytes());
+                }
+                None => added.push(format!("\"description\":{text}")),
+            }
+        }
+        if kind == ListKind::Tools && era == Era::Legacy {
+            added.extend(offers::marked_as_task(&entry.server, &object).map(str::to_owned));
+        }
+        if !self.is_single() {
+            if kind == ListKind::Tools {
+                uri::expose_tool(
+                    raw,
+                    &object,
+                    entry.server.uri_prefix(&self.scope),
+                    &mut splice,
+                );
+            }
+            self.mark(entry, raw, &object, &mut splice, &mut added);
+        }
+        if !added.is_empty() {
+            splice.insert(raw, &object.span(), added.join(",").as_bytes());
+        }
+        let rendered = splice.apply(raw);
+        if self.is_single() {
+            return rendered;
+        }
+        // Some clients cannot read a lone surrogate. One definition must not make the whole list unreadable.
+        match json::without_lone_surrogates(&rendered) {
+            Cow::Borrowed(_) => rendered,
+            Cow::Owned(whole) => whole.into(),
+        }
+    }
+
+    /// Names the item's server in `_meta`. An existing value is replaced: a server, such as another gateway, may have
+    /// set it.
+    fn mark<'t>(
+        &self,
+        entry: &Entry,
+        raw: &'t Bytes,
+        object: &Object<'t>,
+        splice: &mut Splice<'t>,
+        added: &mut Vec<String>,
+    ) {
+        let mut members = vec![(SERVER_KEY, quote(entry.server.name().as_str()))];
+        if let (None, Some(owner)) = (&self.scope.project, &entry.server.spec.owner) {
+            members.push((PROJECT_KEY, quote(owner.as_str())));
+        }
+        let text = |members: &[(&str, String)]| -> String {
+            let text: Vec<_> = members
+                .iter()
+                .map(|(key, value)| format!("{}:{value}", quote(key)))
+                .collect();
+            text.join(",")
+        };
+        match object.object("_meta") {
+            Some(own) => {
+                members.retain(|(key, value)| match own.find(key) {
+                    Some(theirs) => {
+                        splice.replace(theirs, value.clone().into_bytes());
+                        false
+                    }
+                    None => true,
+                });
+                if !members.is_empty() {
+                    splice.insert(raw, &own.span(), text(&members).as_bytes());
+                }
+            }
+            None => {
+                let own = format!("{{{}}}", text(&members));
+                match object.find("_meta") {
+                    Some(odd) => {
+                        splice.replace(odd, own.into_bytes());
+                    }
+                    None => added.push(format!("\"_meta\":{own}")),
+                }
+            }
+        }
+    }
+}
