@@ -259,10 +259,9 @@ impl Hosting {
         for (owner, specs) in owners {
             let snapshots = self.store.snapshot_list(owner.as_ref()).await?;
             let pins = self.store.pin_digest_list(owner.as_ref()).await?;
-            let digest = |name: &ServerName| {
-                let spec = specs.iter().find(|spec| spec.name == *name)?;
-                Some(engine::config_digest(spec))
-            };
+            let specs: HashMap<&ServerName, &ServerSpec> =
+                specs.iter().map(|spec| (&spec.name, *spec)).collect();
+            let digest = |name: &ServerName| Some(engine::config_digest(specs.get(name)?));
             let known = Remembered::of_rows(snapshots, pins, digest, depth);
             all.extend(known.into_iter().map(|(name, known)| {
                 let owner = owner.clone();

@@ -378,10 +378,8 @@ impl Projects {
                 (tool, setting)
             })
             .collect();
-        let digest = |name: &model::ServerName| {
-            let spec = specs.iter().find(|spec| spec.name == *name)?;
-            Some(engine::config_digest(spec))
-        };
+        let by_name: HashMap<_, _> = specs.iter().map(|spec| (&spec.name, spec)).collect();
+        let digest = |name: &model::ServerName| Some(engine::config_digest(by_name.get(name)?));
         let depth = self.gateway.settings().limits.max_depth;
         let remembered = Remembered::of_rows(snapshots, pins, digest, depth);
         let view = self.view(id, &row);

@@ -245,10 +245,9 @@ pub async fn remembered(
     store: &Store,
     config: &Config,
 ) -> anyhow::Result<HashMap<ServerName, Remembered>> {
-    let digest = |name: &ServerName| {
-        let spec = config.servers.iter().find(|spec| spec.name == *name)?;
-        Some(engine::config_digest(spec))
-    };
+    let servers = config.servers.iter();
+    let by_name: HashMap<_, _> = servers.map(|spec| (&spec.name, spec)).collect();
+    let digest = |name: &ServerName| Some(engine::config_digest(by_name.get(name)?));
     Ok(Remembered::of_rows(
         store.snapshot_list(None).await?,
         store.pin_digest_list(None).await?,
