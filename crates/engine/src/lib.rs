@@ -16,7 +16,8 @@
 //!   (`subscriptions`), its instances for single sessions and callers (`sessions`), and why its callers get no connection
 //!   (`unavailable`).
 //! - `views`: what one caller sees. `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to
-//!   clients; `entry`, `names`, `refusals`, `sign_ins`, [`view`]: all catalogs as an immutable snapshot.
+//!   clients; `entry`, `source`, `part`, `refusals`, `sign_ins`, [`view`], `render`: all catalogs as an immutable
+//!   snapshot; `merged`, `keeper`: the change from one snapshot to the next.
 //! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for
 //!   a modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
