@@ -104,13 +104,13 @@ impl Gateway {
                 }
                 let known = |spec: &ServerSpec| remembered.remove(&spec.name);
                 let is_of_file = |server: &Server| server.spec.declared == Declared::File;
-                let mut change = put(fleet, is_of_file, specs, known, shared);
+                let mut change = put(fleet, None, is_of_file, specs, known, shared);
                 if host_env != fleet.settings.host_env {
                     // The servers of projects and registrations get the changed variables too.
                     let others = fleet.all().filter(|server| !is_of_file(server));
                     let others = others.map(|server| server.spec.clone()).collect();
                     let is_other = |server: &Server| !is_of_file(server);
-                    let more = put(fleet, is_other, others, |_| None, shared);
+                    let more = put(fleet, None, is_other, others, |_| None, shared);
                     change.stopped.extend(more.stopped);
                     change.started.extend(more.started);
                 }
@@ -134,7 +134,7 @@ impl Gateway {
             |fleet, shared| {
                 let known = |spec: &ServerSpec| remembered.remove(&spec.key());
                 let is_registered = |server: &Server| server.spec.declared == Declared::Registered;
-                let change = put(fleet, is_registered, specs, known, shared);
+                let change = put(fleet, None, is_registered, specs, known, shared);
                 for server in &change.started {
                     if let Some(left) = left.remove(server.key()).flatten() {
                         server.was_left(left);
@@ -156,9 +156,10 @@ impl Gateway {
         self.replace(
             |scope| scope.project.as_ref().is_none_or(|named| named == id),
             |fleet, shared| {
-                fleet.projects.insert(id.clone(), Arc::new(project));
+                fleet.projects.insert_mut(id.clone(), Arc::new(project));
                 let known = |spec: &ServerSpec| remembered.remove(&spec.name);
-                put(fleet, |server| is_own(server, id), specs, known, shared)
+                let is_own = |server: &Server| is_own(server, id);
+                put(fleet, Some(id), is_own, specs, known, shared)
             },
         );
     }
@@ -168,14 +169,9 @@ impl Gateway {
         self.replace(
             |scope| scope.project.as_ref().is_none_or(|named| named == id),
             |fleet, shared| {
-                fleet.projects.remove(id);
-                put(
-                    fleet,
-                    |server| is_own(server, id),
-                    Vec::new(),
-                    |_| None,
-                    shared,
-                )
+                fleet.projects.remove_mut(id);
+                let is_own = |server: &Server| is_own(server, id);
+                put(fleet, Some(id), is_own, Vec::new(), |_| None, shared)
             },
         );
     }
@@ -316,15 +312,17 @@ fn is_own(server: &Server, project: &ProjectId) -> bool {
 }
 
 /// Replaces the servers that match `is_old` with those of `specs`. A server stays if only the choice of its tools changed.
+/// `only`: all of them belong to this project.
 fn put(
     fleet: &mut Fleet,
+    only: Option<&ProjectId>,
     is_old: impl Fn(&Server) -> bool,
     specs: Vec<ServerSpec>,
     mut remembered: impl FnMut(&ServerSpec) -> Option<Remembered>,
     shared: &Arc<Shared>,
 ) -> Change {
     let old: Vec<_> = fleet
-        .all()
+        .within(only)
         .filter(|server| is_old(server))
         .cloned()
         .collect();
@@ -366,7 +364,7 @@ fn put(
     let kept: HashSet<*const Server> = servers.iter().map(Arc::as_ptr).collect();
     let is_kept = |old: &Arc<Server>| kept.contains(&Arc::as_ptr(old));
     let stopped = old.iter().filter(|old| !is_kept(old)).cloned().collect();
-    fleet.replace(is_old, servers);
+    fleet.replace(only, is_old, servers);
     Change { stopped, started }
 }
 

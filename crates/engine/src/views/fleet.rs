@@ -1,11 +1,12 @@
 //! All configured servers, and which scopes see them.
 //!
-//! Invariants: a value is immutable and is replaced as a whole. A project's own servers are visible only to this
+//! Invariants: a value is immutable and is replaced as a whole. It shares what has not changed with the value before, so
+//! a change of one project costs the same with any number of others. A project's own servers are visible only to this
 //! project and to callers that name no project. Deliberately absent: the source of the specs, and the state of the
 //! servers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -13,6 +14,7 @@ use model::{
     Declared, NativeName, Pinning, ProjectId, ProjectView, ServerKey, Settings, ToolRef,
     ToolSetting,
 };
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
 use crate::{
     catalog::ListKind,
@@ -34,44 +36,18 @@ pub struct Project {
 #[derive(Clone, Default)]
 pub struct Fleet {
     pub settings: Arc<Settings>,
-    /// By owner.
-    servers: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>>,
-    pub projects: BTreeMap<ProjectId, Arc<Project>>,
+    servers: RedBlackTreeMapSync<Option<ProjectId>, Owned>,
+    pub projects: RedBlackTreeMapSync<ProjectId, Arc<Project>>,
     pub(crate) progress: Progress,
     passed_on: Arc<BTreeSet<String>>,
-    index: Arc<Index>,
-}
-
-/// Finds servers without a search.
-#[derive(Default)]
-struct Index {
     /// If there are two with a key, the one that hides the other.
-    by_key: HashMap<ServerKey, Arc<Server>>,
+    by_key: HashTrieMapSync<ServerKey, Arc<Server>>,
     /// Registered servers.
-    by_id: HashMap<String, Arc<Server>>,
+    by_id: HashTrieMapSync<String, Arc<Server>>,
 }
 
-impl Index {
-    fn of<'s>(servers: impl Iterator<Item = &'s Arc<Server>>) -> Self {
-        let mut index = Self::default();
-        for server in servers {
-            if let Some(id) = server.spec.registered_as() {
-                let ids = &mut index.by_id;
-                ids.entry(id.to_owned()).or_insert_with(|| server.clone());
-            }
-            match index.by_key.entry(server.key().clone()) {
-                Entry::Vacant(none) => {
-                    none.insert(server.clone());
-                }
-                Entry::Occupied(mut known) if is_hidden_by(known.get(), server) => {
-                    known.insert(server.clone());
-                }
-                Entry::Occupied(_) => {}
-            }
-        }
-        index
-    }
-}
+/// The servers of one owner.
+type Owned = Arc<[Arc<Server>]>;
 
 /// Returns whether a server with the same key hides the other one.
 fn is_hidden_by(server: &Server, other: &Server) -> bool {
@@ -89,7 +65,7 @@ impl Fleet {
 
     /// All servers, those without an owner first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Server>> {
-        self.servers.values().flatten()
+        self.servers.values().flat_map(|owned| &**owned)
     }
 
     /// Servers of the configuration file, in file order.
@@ -106,33 +82,95 @@ impl Fleet {
     /// Servers of a project. `None`: servers without a project.
     pub(crate) fn of(&self, owner: Option<&ProjectId>) -> &[Arc<Server>] {
         let servers = self.servers.get(&owner.cloned());
-        servers.map_or(&[], Vec::as_slice)
+        servers.map_or(&[], |owned| owned)
     }
 
-    /// Replaces the servers that match `is_old` with `fresh`, and returns them.
+    /// The servers of one project, or of all owners.
+    fn lists(
+        &self,
+        only: Option<&ProjectId>,
+    ) -> impl Iterator<Item = (&Option<ProjectId>, &Owned)> {
+        let one = only.and_then(|id| self.servers.get_key_value(&Some(id.clone())));
+        let all = only.is_none().then(|| self.servers.iter());
+        one.into_iter().chain(all.into_iter().flatten())
+    }
+
+    /// The servers of one project, or all servers.
+    pub(crate) fn within(&self, only: Option<&ProjectId>) -> impl Iterator<Item = &Arc<Server>> {
+        self.lists(only).flat_map(|(_, owned)| &**owned)
+    }
+
+    /// Replaces the servers that match `is_old` with `fresh`. `only`: all of them belong to this project.
     pub(crate) fn replace(
         &mut self,
+        only: Option<&ProjectId>,
         is_old: impl Fn(&Server) -> bool,
         fresh: Vec<Arc<Server>>,
-    ) -> Vec<Arc<Server>> {
-        let mut gone = Vec::new();
-        for servers in self.servers.values_mut() {
-            let (old, kept) = servers.drain(..).partition(|server| is_old(server));
-            *servers = kept;
-            gone.extend::<Vec<_>>(old);
+    ) {
+        let mut lists: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>> = BTreeMap::new();
+        for (owner, owned) in self.lists(only) {
+            let kept = owned.iter().filter(|server| !is_old(server)).cloned();
+            let kept: Vec<_> = kept.collect();
+            if kept.len() < owned.len() {
+                lists.insert(owner.clone(), kept);
+            }
         }
         for server in fresh {
             let owner = server.key().owner.clone();
-            self.servers.entry(owner).or_default().push(server);
+            let list = lists.entry(owner);
+            let list = list.or_insert_with_key(|owner| self.of(owner.as_ref()).to_vec());
+            list.push(server);
         }
-        self.servers.retain(|_, servers| !servers.is_empty());
-        for servers in self.servers.values_mut() {
-            servers.sort_by_key(|server| server.spec.declared);
+        let has_headers = |servers: &[Arc<Server>]| {
+            let mut servers = servers.iter();
+            servers.any(|server| !server.spec.passed_on().is_empty())
+        };
+        let mut passes_on = false;
+        // All old servers first: a registration may get another owner.
+        for (owner, list) in &mut lists {
+            list.sort_by_key(|server| server.spec.declared);
+            if let Some(owned) = self.servers.get(owner).cloned() {
+                passes_on |= has_headers(&owned);
+                self.forget(&owned);
+            }
         }
-        let passed_on = self.all().flat_map(|server| server.spec.passed_on());
-        self.passed_on = Arc::new(passed_on.map(str::to_owned).collect());
-        self.index = Arc::new(Index::of(self.all()));
-        gone
+        for (owner, list) in lists {
+            passes_on |= has_headers(&list);
+            self.find(&list);
+            match list.is_empty() {
+                true => _ = self.servers.remove_mut(&owner),
+                false => self.servers.insert_mut(owner, list.into()),
+            }
+        }
+        if passes_on {
+            let passed_on = self.all().flat_map(|server| server.spec.passed_on());
+            self.passed_on = Arc::new(passed_on.map(str::to_owned).collect());
+        }
+    }
+
+    /// Removes servers from the indexes.
+    fn forget(&mut self, servers: &[Arc<Server>]) {
+        for server in servers {
+            self.by_key.remove_mut(server.key());
+            if let Some(id) = server.spec.registered_as() {
+                self.by_id.remove_mut(id);
+            }
+        }
+    }
+
+    /// Adds servers to the indexes.
+    fn find(&mut self, servers: &[Arc<Server>]) {
+        for server in servers {
+            if let Some(id) = server.spec.registered_as()
+                && !self.by_id.contains_key(id)
+            {
+                self.by_id.insert_mut(id.to_owned(), server.clone());
+            }
+            let known = self.by_key.get(server.key());
+            if known.is_none_or(|known| is_hidden_by(known, server)) {
+                self.by_key.insert_mut(server.key().clone(), server.clone());
+            }
+        }
     }
 
     /// Names of the callers' headers that any server gets, in lower case.
@@ -154,13 +192,13 @@ impl Fleet {
     /// The server with this key. If there are two, the one that hides the other.
     #[must_use]
     pub fn get(&self, key: &ServerKey) -> Option<&Arc<Server>> {
-        self.index.by_key.get(key)
+        self.by_key.get(key)
     }
 
     /// The server that was registered with this id.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
-        self.index.by_id.get(id)
+        self.by_id.get(id)
     }
 
     /// Returns whether the project exists.
@@ -272,18 +310,18 @@ impl Fleet {
         waiting.count()
     }
 
-    /// Returns whether a server with the same name hides this one. A server of the file hides a registered one; a
-    /// server that a project declared hides both.
+    /// Returns whether a server with the same name hides this one. A project's server hides a shared one (in that
+    /// project). Of the others, a registered server is hidden.
     fn is_hidden(&self, scope: &Scope, server: &Server) -> bool {
-        let is_named = |owner: Option<&ProjectId>| {
+        let named = |owner: Option<&ProjectId>| {
             let (owner, name) = (owner.cloned(), server.name().clone());
-            let other = self.get(&ServerKey { owner, name });
-            other.is_some_and(|other| other.spec.declared != Declared::Registered)
+            self.get(&ServerKey { owner, name })
         };
         let owner = server.key().owner.as_ref();
-        let registered = server.spec.declared == Declared::Registered;
-        let by_own = owner.is_none() && scope.project.is_some() && is_named(scope.project.as_ref());
-        by_own || (registered && is_named(owner))
+        let project = scope.project.as_ref().filter(|_| owner.is_none());
+        let is_registered = |server: &Server| server.spec.declared == Declared::Registered;
+        project.is_some_and(|project| named(Some(project)).is_some())
+            || is_registered(server) && named(owner).is_some_and(|other| !is_registered(other))
     }
 }
 
