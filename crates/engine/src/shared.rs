@@ -225,10 +225,10 @@ impl Shared {
         let outcome = change(&mut fleet);
         let fleet = Arc::new(fleet);
         self.fleet.store(fleet.clone());
-        let listened = self.hub.listened(&concerns);
-        self.publish(&mut keeper, listened, &ListKind::ALL, |keeper| {
-            keeper.redeclare(&fleet, concerns);
-        });
+        let before = keeper.views().clone();
+        keeper.redeclare(&fleet, &concerns);
+        let listened = || self.hub.listened(&concerns);
+        self.publish(&keeper, &before, &ListKind::ALL, listened);
         outcome
     }
 
@@ -237,31 +237,27 @@ impl Shared {
     pub(crate) fn publish_of(&self, server: &Server, kinds: &[ListKind]) {
         let mut keeper = self.keeper.lock();
         let fleet = self.fleet.load();
+        let before = keeper.views().clone();
+        keeper.refresh(&fleet, server);
         let sees = |scope: &Scope| fleet.includes(scope, server);
-        let listened = self.hub.listened_of(server.name(), sees);
-        self.publish(&mut keeper, listened, kinds, |keeper| {
-            keeper.refresh(&fleet, server);
-        });
+        let listened = || self.hub.listened_of(server.name(), sees);
+        self.publish(&keeper, &before, kinds, listened);
     }
 
-    /// Changes views. `listened`: the scopes whose clients may have to be notified.
+    /// Publishes the views after a change. `listened`: the scopes whose clients may have to be notified.
     fn publish(
         &self,
-        keeper: &mut Keeper,
-        listened: Vec<Scope>,
+        keeper: &Keeper,
+        before: &Views,
         kinds: &[ListKind],
-        change: impl FnOnce(&mut Keeper),
+        listened: impl FnOnce() -> Vec<Scope>,
     ) {
-        let with_view = |scope: Scope| {
-            let view = keeper.views().get(&scope).cloned();
-            (scope, view)
-        };
-        let before: Vec<_> = listened.into_iter().map(with_view).collect();
-        change(keeper);
         self.views.store(Arc::new(keeper.views().clone()));
-        // After publishing, since the announcer compares with the published view.
-        for (scope, before) in before {
-            self.announcer.note(&scope, before, kinds);
+        // After publishing: a client that listens from now on gets the new lists, and the announcer compares with the
+        // published view.
+        for scope in listened() {
+            self.announcer
+                .note(&scope, before.get(&scope).cloned(), kinds);
         }
     }
 

@@ -34,8 +34,9 @@ pub(crate) struct Announcer {
 
 /// The previous state of a scope.
 struct Noted {
-    /// The last snapshot that a client may have. `None`: unknown.
-    before: Option<Arc<View>>,
+    /// For each list, the last snapshot whose list a client may have, or the first one if no client has any. `None`:
+    /// unknown.
+    before: [Option<Arc<View>>; 4],
     /// Lists that may have changed since.
     kinds: [bool; 4],
     /// Lists that are announced even if they are the same.
@@ -65,19 +66,7 @@ impl Announcer {
                 none.insert(new);
             }
             Entry::Occupied(mut known) => {
-                let known = known.get_mut();
-                known.deferred |= new.deferred;
-                for (kind, new) in known.kinds.iter_mut().zip(new.kinds) {
-                    *kind |= new;
-                }
-                for (kind, new) in known.reported.iter_mut().zip(new.reported) {
-                    *kind |= new;
-                }
-                // Compare with what clients have, not with intermediate states.
-                let unknown = known.before.as_ref().is_some_and(|view| !view.is_known());
-                if unknown && new.before.as_ref().is_some_and(|view| view.is_known()) {
-                    known.before = new.before;
-                }
+                known.get_mut().merge(new);
             }
         }
     }
@@ -86,7 +75,7 @@ impl Announcer {
 impl Noted {
     fn new(before: Option<Arc<View>>, kinds: &[ListKind]) -> Self {
         let mut noted = Self {
-            before,
+            before: [(); 4].map(|()| before.clone()),
             kinds: [false; 4],
             reported: [false; 4],
             deferred: false,
@@ -97,17 +86,41 @@ impl Noted {
         noted
     }
 
+    fn merge(&mut self, new: Self) {
+        self.deferred |= new.deferred;
+        for (kind, other) in ListKind::ALL.into_iter().zip(new.before) {
+            let at = kind as usize;
+            self.kinds[at] |= new.kinds[at];
+            self.reported[at] |= new.reported[at];
+            let (Some(before), Some(other)) = (&self.before[at], other) else {
+                continue;
+            };
+            if !other.knows(kind) {
+                continue;
+            }
+            if before.knows(kind) {
+                // Clients have different lists, so some have an outdated one, even if the list is that of `before` again.
+                self.reported[at] |= !before.has_same(&other, kind);
+            } else {
+                // Compare with what clients have, not with intermediate states.
+                self.before[at] = Some(other);
+            }
+        }
+    }
+
     /// The lists that have changed. `None`: unknown, because servers are still starting.
     fn changed(&self, now: Option<&View>) -> Option<Vec<ListKind>> {
+        let mut before = self.before.iter().flatten();
+        let is_first = self.before[0].is_some() && !before.any(|before| before.is_known());
+        if is_first && now.is_some_and(View::is_starting) {
+            return None;
+        }
         let mut changed = Vec::new();
-        for kind in ListKind::ALL {
-            let differs = match (&self.before, now) {
+        for (kind, before) in ListKind::ALL.into_iter().zip(&self.before) {
+            let differs = match (before, now) {
                 (None, _) => true,
                 (Some(before), None) => before.len(kind) > 0,
                 (Some(before), Some(now)) => {
-                    if !before.is_known() && now.is_starting() {
-                        return None;
-                    }
                     // List requests also wait for the start, so a client that has this list has the current version.
                     let has_current = self.deferred && now.knows(kind) && !before.knows(kind);
                     !has_current && !before.has_same(now, kind)
@@ -116,7 +129,7 @@ impl Noted {
             let at = kind as usize;
             if self.reported[at] || differs && self.kinds[at] {
                 changed.push(kind);
-            } else if let (Some(before), Some(now)) = (&self.before, now) {
+            } else if let (Some(before), Some(now)) = (before, now) {
                 now.inherit(before, kind);
             }
         }
@@ -181,3 +194,6 @@ impl Announcer {
         all
     }
 }
+
+#[cfg(test)]
+mod tests;

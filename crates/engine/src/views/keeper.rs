@@ -215,4 +215,4 @@ fn build(fleet: &Fleet, scope: &Scope, identity: &Identity) -> Option<Built> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
