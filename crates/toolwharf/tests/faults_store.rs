@@ -208,7 +208,7 @@ async fn kill_9(kept: Kept, rounds: u64) {
 
 #[tokio::test]
 async fn kill_9_loses_nothing_that_was_acknowledged_on_sqlite() {
-    let rounds = if soak() { 10_000 } else { 200 };
+    let rounds = if soak() { 10_000 } else { 60 };
     kill_9(Kept::sqlite().await, rounds).await;
 }
 

@@ -84,13 +84,13 @@ async fn what_is_dropped_is_gone() {
     }
 }
 
-/// Runs ten thousand servers in `cargo xtask soak`, otherwise 200.
+/// Runs ten thousand servers in `cargo xtask soak`, otherwise 80.
 #[tokio::test]
 async fn many_leave_no_zombie_no_descriptor_and_no_group() {
     let ground = Ground::new();
     ground.run(sh("true")).await;
     let (before, own) = (descriptors(), children().len());
-    let most = if soak() { 10_000 } else { 200 };
+    let most = if soak() { 10_000 } else { 80 };
     for _ in 0..most / 8 {
         let runs = (0..8).map(|number| {
             let mut server = sh("cat /etc/passwd | wc -l");
