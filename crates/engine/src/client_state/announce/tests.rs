@@ -11,7 +11,7 @@ use crate::views::keeper::{
 
 const TOOLS: [&str; 2] = ["x", "y"];
 
-/// What a client got, by list, and whether it was notified since.
+/// The lists that a client got, and whether it was notified since.
 type Held = [Option<(String, bool)>; 4];
 
 fn current(view: &View, kind: ListKind) -> String {
