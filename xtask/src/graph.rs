@@ -28,6 +28,8 @@ store: model | hyper rmcp | axum
 # For the reader of event streams and, with the feature `adk`, the client role.
 agent: http-client mcp model | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
+# Pure computing.
+discovery: | | tokio hyper axum reqwest sqlx rmcp
 engine: lifecycle mcp runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp

@@ -1,0 +1,30 @@
+//! Finds tools by a description of the task.
+//!
+//! A [`Segment`] holds the analysed tools of one server. It is built once per catalog and shared by all views. [`search`]
+//! ranks the visible tools of several segments: exact names first, then prefixes and small typing errors, then
+//! relevance.
+//!
+//! Invariants:
+//! - All functions are pure. They do no I/O, keep no state between calls, and never panic on outside input.
+//! - Work and memory are bounded for every input. The documentation of each bound says what happens when it is reached.
+//! - Hidden tools of a segment do not influence a search: neither results nor scores depend on them.
+//! - Deliberately absent: who may see a tool. The caller passes the exposed name of each visible tool.
+
+mod names;
+mod ranking;
+mod related;
+mod schema;
+mod search;
+mod segment;
+mod signature;
+mod stem;
+mod tokens;
+mod words;
+
+pub use self::{
+    names::Tier,
+    search::{FieldScores, Hit, Part, Query, search},
+    segment::{Segment, Server, Tool},
+    signature::signature,
+    tokens::tokens,
+};

@@ -1,0 +1,133 @@
+//! The search over several segments.
+
+use crate::{
+    names::{Matcher, Tier},
+    ranking::{Ranking, words},
+    segment::{Field, Segment},
+};
+
+/// Bytes of a query that are used. The rest of a longer one is ignored.
+const MAX_QUERY_BYTES: usize = 8 << 10;
+
+/// A segment, and how a view exposes its tools.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'p> {
+    pub(crate) segment: &'p Segment,
+    names: &'p [Option<&'p str>],
+}
+
+impl<'p> Part<'p> {
+    /// `names` has the exposed name of each tool of the segment, or `None` for a hidden tool. Tools without an element are
+    /// hidden.
+    pub fn new(segment: &'p Segment, names: &'p [Option<&'p str>]) -> Self {
+        Self { segment, names }
+    }
+
+    /// The exposed name of a tool, if it is visible.
+    pub(crate) fn exposed(&self, tool: usize) -> Option<&'p str> {
+        self.names.get(tool).copied().flatten()
+    }
+}
+
+/// What to search for.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'q> {
+    text: &'q str,
+}
+
+impl<'q> Query<'q> {
+    /// A name, the beginning of a name, or a task in words.
+    pub fn new(text: &'q str) -> Self {
+        Self { text }
+    }
+}
+
+/// A tool that was found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hit {
+    /// The index of the part.
+    pub part: usize,
+    /// The index of the tool in the part.
+    pub tool: usize,
+    pub tier: Tier,
+    /// Relevance. Only the scores of one search can be compared.
+    pub score: f32,
+    /// How much each field contributes to `score`.
+    pub fields: FieldScores,
+}
+
+/// A score, divided among the fields of a definition.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct FieldScores {
+    pub name: f32,
+    /// The title, the description and the annotations.
+    pub description: f32,
+    /// Names of parameters.
+    pub parameters: f32,
+    /// Descriptions and allowed values of parameters.
+    pub parameter_text: f32,
+    /// The server's name, description and instructions.
+    pub server: f32,
+}
+
+/// Returns the best `limit` of the visible tools of all parts. Tools that have nothing in common with the query are left
+/// out, so an empty query finds nothing.
+///
+/// The order is that of [`Tier`], then the score, then the order of parts and tools. It depends on the arguments only.
+pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
+    let text = &query.text[..query.text.floor_char_boundary(MAX_QUERY_BYTES)];
+    let ranking = Ranking::new(parts, &words(text));
+    let scores = ranking.scores();
+    let mut found: Vec<(Tier, f32, usize)> = Vec::new();
+    let mut matcher = Matcher::new(text);
+    let mut tools = scores.iter().copied().enumerate();
+    for part in parts {
+        for (number, name) in part.segment.names().iter().enumerate() {
+            let Some((tool, score)) = tools.next() else {
+                break;
+            };
+            let Some(exposed) = part.exposed(number) else {
+                continue;
+            };
+            let tier = matcher
+                .as_mut()
+                .and_then(|matcher| matcher.tier(exposed, name));
+            if let Some(tier) = tier.or_else(|| (score > 0.0).then_some(Tier::Relevance)) {
+                found.push((tier, score, tool));
+            }
+        }
+    }
+    let order = |a: &(Tier, f32, usize), b: &(Tier, f32, usize)| {
+        a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2))
+    };
+    if limit == 0 {
+        return Vec::new();
+    }
+    if found.len() > limit {
+        found.select_nth_unstable_by(limit - 1, order);
+        found.truncate(limit);
+    }
+    found.sort_unstable_by(order);
+    let tools: Vec<usize> = found.iter().map(|(_, _, tool)| *tool).collect();
+    let fields = ranking.by_field(&tools);
+    found
+        .into_iter()
+        .zip(fields)
+        .map(|((tier, score, tool), fields)| {
+            let (part, tool) = ranking.place(tool);
+            Hit {
+                part,
+                tool,
+                tier,
+                score,
+                fields: FieldScores {
+                    name: fields[Field::Name as usize],
+                    description: fields[Field::Description as usize],
+                    parameters: fields[Field::Parameters as usize],
+                    parameter_text: fields[Field::ParameterText as usize],
+                    server: fields[Field::Server as usize],
+                },
+            }
+        })
+        .collect()
+}
