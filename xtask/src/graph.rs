@@ -30,6 +30,7 @@ agent: http-client mcp model | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
 # Pure computing.
 discovery: | | tokio hyper axum reqwest sqlx rmcp
+discovery-model: discovery | | tokio hyper axum reqwest sqlx rmcp
 engine: lifecycle mcp runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp

@@ -58,14 +58,15 @@ fn undeclared_of(files: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files.iter().filter(is_undeclared).cloned().collect())
 }
 
-/// Returns whether a file is the root of a crate: a library, a program, a test.
+/// Returns whether a file is the root of a crate: a library, a program, a test, an example.
 fn is_root(file: &Path) -> bool {
     let is_named = |names: &[&str]| names.iter().any(|name| file.ends_with(name));
     let folder = file.parent().unwrap_or(file);
     let package = folder.parent().unwrap_or(folder);
     is_named(&["main.rs", "lib.rs", "build.rs"])
         || folder.ends_with("src/bin")
-        || folder.ends_with("tests") && package.join("Cargo.toml").exists()
+        || (folder.ends_with("tests") || folder.ends_with("examples"))
+            && package.join("Cargo.toml").exists()
 }
 
 /// The folder with the files of the modules that a file declares.

@@ -10,7 +10,9 @@
 //! - Hidden tools of a segment do not influence a search: neither results nor scores depend on them.
 //! - Deliberately absent: who may see a tool. The caller passes the exposed name of each visible tool.
 
+mod fusion;
 mod names;
+mod passage;
 mod ranking;
 mod related;
 mod schema;
@@ -19,12 +21,15 @@ mod segment;
 mod signature;
 mod stem;
 mod tokens;
+mod vector;
 mod words;
 
 pub use self::{
     names::Tier,
+    passage::passage,
     search::{FieldScores, Hit, Part, Query, search},
     segment::{Segment, Server, Tool},
     signature::signature,
     tokens::tokens,
+    vector::Vector,
 };

@@ -252,7 +252,6 @@ impl Group<'_> {
 }
 
 /// Inverse document frequency of a term that `with` of `all` tools have.
-#[expect(clippy::cast_precision_loss, reason = "numbers of tools are small")]
 fn rarity(with: usize, all: usize) -> f32 {
     let without = (all - with) as f32;
     (1.0 + (without + 0.5) / (with as f32 + 0.5)).ln()

@@ -10,7 +10,10 @@
 use crate::words::Term;
 
 /// How much a related word counts, as a share of the word itself, if their meanings are equal.
-const WEIGHT: f32 = 0.4;
+const WEIGHT: f32 = 0.5;
+
+/// The cosine at which a related word would not count.
+const UNRELATED_COSINE: f32 = 0.3;
 
 /// The cosine that the table stores as 0. It stores 1 as 255.
 const LEAST_COSINE: f32 = 0.5;
@@ -58,7 +61,8 @@ pub(crate) fn related(term: Term) -> impl Iterator<Item = (Term, f32)> {
         .filter_map(move |[low, high, near]| {
             let word = words.get(usize::from(u16::from_le_bytes([*low, *high])))?;
             let cosine = LEAST_COSINE + (1.0 - LEAST_COSINE) * f32::from(*near) / 255.0;
-            Some((Term(u64::from_le_bytes(*word)), WEIGHT * cosine))
+            let relation = (cosine - UNRELATED_COSINE) / (1.0 - UNRELATED_COSINE);
+            Some((Term(u64::from_le_bytes(*word)), WEIGHT * relation))
         })
 }
 
@@ -122,10 +126,7 @@ mod tests {
             let expect = Term::of(&stem(expect));
             let found = related(Term::of(&stem(word))).find(|(term, _)| *term == expect);
             let weight = found.map_or(0.0, |(_, weight)| weight);
-            assert!(
-                weight > WEIGHT * LEAST_COSINE && weight < WEIGHT,
-                "{word}: {weight}"
-            );
+            assert!(weight > 0.1 && weight < WEIGHT, "{word}: {weight}");
         }
         assert_eq!(related(Term::of("qqqqq")).count(), 0);
     }

@@ -1,9 +1,11 @@
 //! The search over several segments.
 
 use crate::{
+    fusion::fuse,
     names::{Matcher, Tier},
     ranking::{Ranking, words},
     segment::{Field, Segment},
+    vector::Vector,
 };
 
 /// Bytes of a query that are used. The rest of a longer one is ignored.
@@ -14,13 +16,25 @@ const MAX_QUERY_BYTES: usize = 8 << 10;
 pub struct Part<'p> {
     pub(crate) segment: &'p Segment,
     names: &'p [Option<&'p str>],
+    vectors: &'p [Vector],
 }
 
 impl<'p> Part<'p> {
     /// `names` has the exposed name of each tool of the segment, or `None` for a hidden tool. Tools without an element are
     /// hidden.
     pub fn new(segment: &'p Segment, names: &'p [Option<&'p str>]) -> Self {
-        Self { segment, names }
+        Self {
+            segment,
+            names,
+            vectors: &[],
+        }
+    }
+
+    /// `vectors` has the vector of each tool's [`passage`](crate::passage). They count if the query has a vector too. Tools
+    /// without an element are found by their words only.
+    #[must_use]
+    pub fn with_vectors(self, vectors: &'p [Vector]) -> Self {
+        Self { vectors, ..self }
     }
 
     /// The exposed name of a tool, if it is visible.
@@ -33,17 +47,26 @@ impl<'p> Part<'p> {
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'q> {
     text: &'q str,
+    vector: Option<&'q Vector>,
 }
 
 impl<'q> Query<'q> {
     /// A name, the beginning of a name, or a task in words.
     pub fn new(text: &'q str) -> Self {
-        Self { text }
+        Self { text, vector: None }
+    }
+
+    /// `vector` is that of the text.
+    #[must_use]
+    pub fn with_vector(self, vector: &'q Vector) -> Self {
+        let vector = Some(vector);
+        Self { vector, ..self }
     }
 }
 
 /// A tool that was found.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Hit {
     /// The index of the part.
     pub part: usize,
@@ -52,7 +75,9 @@ pub struct Hit {
     pub tier: Tier,
     /// Relevance. Only the scores of one search can be compared.
     pub score: f32,
-    /// How much each field contributes to `score`.
+    /// How similar the meanings of the query and of the tool are, from -1 to 1. `None` without vectors.
+    pub similarity: Option<f32>,
+    /// How much each field contributes to the score by words. Without vectors, this is `score`.
     pub fields: FieldScores,
 }
 
@@ -76,8 +101,17 @@ pub struct FieldScores {
 /// The order is that of [`Tier`], then the score, then the order of parts and tools. It depends on the arguments only.
 pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
     let text = &query.text[..query.text.floor_char_boundary(MAX_QUERY_BYTES)];
-    let ranking = Ranking::new(parts, &words(text));
-    let scores = ranking.scores();
+    let words = words(text);
+    let ranking = Ranking::new(parts, &words);
+    let mut scores = ranking.scores();
+    // A text without words has no meaning.
+    let vector = query.vector.filter(|_| !words.is_empty());
+    let cosines = vector.map(|vector| cosines(parts, vector));
+    if let Some(cosines) = &cosines
+        && cosines.iter().any(Option::is_some)
+    {
+        scores = fuse(&scores, cosines);
+    }
     let mut found: Vec<(Tier, f32, usize)> = Vec::new();
     let mut matcher = Matcher::new(text);
     let mut tools = scores.iter().copied().enumerate();
@@ -114,12 +148,14 @@ pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
         .into_iter()
         .zip(fields)
         .map(|((tier, score, tool), fields)| {
+            let similarity = cosines.as_ref().and_then(|cosines| cosines[tool]);
             let (part, tool) = ranking.place(tool);
             Hit {
                 part,
                 tool,
                 tier,
                 score,
+                similarity,
                 fields: FieldScores {
                     name: fields[Field::Name as usize],
                     description: fields[Field::Description as usize],
@@ -129,5 +165,17 @@ pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
                 },
             }
         })
+        .collect()
+}
+
+/// The cosine for each visible tool that has a vector.
+fn cosines(parts: &[Part<'_>], vector: &Vector) -> Vec<Option<f32>> {
+    let of = |part: &Part<'_>, tool: usize| {
+        part.exposed(tool)?;
+        Some(part.vectors.get(tool)?.cosine(vector))
+    };
+    parts
+        .iter()
+        .flat_map(|part| (0..part.segment.len()).map(move |tool| of(part, tool)))
         .collect()
 }

@@ -83,7 +83,6 @@ impl Field {
     /// The weight of a word that occurs `count` times in a field of `length` words.
     fn weight(self, count: f32, length: usize) -> f32 {
         let field = self as usize;
-        #[expect(clippy::cast_precision_loss, reason = "lengths are small")]
         let ratio = length as f32 / Self::TYPICAL_WORDS[field];
         Self::WEIGHTS[field] * count / (1.0 - Self::LENGTH_EFFECT + Self::LENGTH_EFFECT * ratio)
     }
@@ -130,11 +129,7 @@ impl Segment {
     pub fn new(server: &Server<'_>, tools: &[Tool<'_>]) -> Self {
         let mut all: Vec<(Term, Posting)> = Vec::new();
         for (number, tool) in (0_u32..).zip(tools) {
-            all.extend(
-                postings(number, tool)
-                    .into_iter()
-                    .map(|(term, posting)| (term, posting)),
-            );
+            all.extend(postings(number, tool));
         }
         all.sort_unstable_by_key(|(term, posting)| (*term, posting.tool));
         let mut segment = Self {
@@ -273,11 +268,6 @@ fn postings(number: u32, tool: &Tool<'_>) -> Vec<(Term, Posting)> {
         let weights = Field::OF_TOOL
             .map(|field| field.weight(f32::from(counts[field as usize]), lengths[field as usize]));
         let weight: f32 = weights.iter().sum();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share is at most 255"
-        )]
         let shares = weights.map(|share| (share / weight * 255.0) as u8);
         (
             term,

@@ -154,7 +154,7 @@ mod tests {
             .collect();
         let properties: serde_json::Map<_, _> = names
             .iter()
-            .map(|name| (name.clone(), json!({"enum": names[..9]})))
+            .map(|name| (name.clone(), json!({"enum": names[..3]})))
             .collect();
         let tool = json!({
             "description": "天".repeat(100_000),

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer
-
-LAYERS, HEADS, WIDTH = 6, 12, 384
+from tokenizers import BertWordPieceTokenizer
 
 
 def folder() -> Path:
@@ -25,11 +23,19 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 
 class Model:
-    def __init__(self) -> None:
-        self.weights = load_file(folder() / "model.safetensors")
-        self.tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
+    """`vocabulary`: tokens of another model, whose weights the caller sets."""
+
+    def __init__(self, vocabulary: list[str] | None = None) -> None:
+        self.layers, self.heads, self.width = 6, 12, 384
+        if vocabulary is None:
+            self.weights = load_file(folder() / "model.safetensors")
+            vocabulary = (folder() / "vocab.txt").read_text().split("\n")[:-1]
+        self.tokenizer = BertWordPieceTokenizer({token: number for number, token in enumerate(vocabulary)})
+
+    def tokens(self, texts: list[str], limit: int) -> list[list[int]]:
+        """At most `limit` tokens per text, the last of which is always `[SEP]`."""
+        found = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
+        return [ids if len(ids) <= limit else ids[: limit - 1] + ids[-1:] for ids in found]
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
         return x @ self.weights[name + ".weight"].T + self.weights[name + ".bias"]
@@ -45,18 +51,18 @@ class Model:
         x = self.weights["embeddings.word_embeddings.weight"][ids]
         x = x + self.weights["embeddings.position_embeddings.weight"][:length]
         x = self._norm(x + self.weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
-        for number in range(LAYERS):
+        for number in range(self.layers):
             layer = f"encoder.layer.{number}."
             query, key, value = (
                 self._linear(x, f"{layer}attention.self.{part}")
-                .reshape(count, length, HEADS, WIDTH // HEADS)
+                .reshape(count, length, self.heads, self.width // self.heads)
                 .transpose(0, 2, 1, 3)
                 for part in ("query", "key", "value")
             )
-            share = query @ key.transpose(0, 1, 3, 2) / np.sqrt(np.float32(WIDTH // HEADS))
+            share = query @ key.transpose(0, 1, 3, 2) / np.sqrt(np.float32(self.width // self.heads))
             share = np.exp(share - share.max(-1, keepdims=True))
             share /= share.sum(-1, keepdims=True)
-            seen = (share @ value).transpose(0, 2, 1, 3).reshape(count, length, WIDTH)
+            seen = (share @ value).transpose(0, 2, 1, 3).reshape(count, length, self.width)
             x = self._norm(x + self._linear(seen, layer + "attention.output.dense"), layer + "attention.output.LayerNorm")
             inner = self._linear(x, layer + "intermediate.dense")
             inner = inner * 0.5 * (1 + erf(inner / np.sqrt(np.float32(2))))
@@ -64,9 +70,9 @@ class Model:
         mean = x.mean(1)
         return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
-    def embed(self, texts: list[str], batch: int = 256) -> np.ndarray:
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
-        vectors = np.zeros((len(texts), WIDTH), np.float32)
+    def embed(self, texts: list[str], limit: int = 128, batch: int = 256) -> np.ndarray:
+        ids = self.tokens(texts, limit)
+        vectors = np.zeros((len(texts), self.width), np.float32)
         by_length: dict[int, list[int]] = {}
         for number, tokens in enumerate(ids):
             by_length.setdefault(len(tokens), []).append(number)

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io::Read as _, path::PathBuf};
 
-use discovery::{Part, Query, Segment, Server, Tool, search};
+use discovery::{Hit, Part, Segment, Server, Tool, passage};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
@@ -31,13 +31,14 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
 }
 
 /// The tools of one server.
-pub struct Catalog {
-    pub names: Vec<String>,
-    pub segment: Segment,
+pub(crate) struct Catalog {
+    pub(crate) names: Vec<String>,
+    pub(crate) passages: Vec<String>,
+    pub(crate) segment: Segment,
 }
 
 /// All tools, by server.
-pub fn catalogs() -> Vec<Catalog> {
+pub(crate) fn catalogs() -> Vec<Catalog> {
     let tools = read("tools.json");
     let mut servers: BTreeMap<&str, Vec<(&Value, Vec<u8>)>> = BTreeMap::new();
     for tool in tools.as_array().expect("a list") {
@@ -57,22 +58,21 @@ pub fn catalogs() -> Vec<Catalog> {
                 ..Tool::default()
             })
             .collect();
+        let server = Server {
+            name,
+            ..Server::default()
+        };
         Catalog {
             names: analysed.iter().map(|tool| tool.name.to_owned()).collect(),
-            segment: Segment::new(
-                &Server {
-                    name,
-                    ..Server::default()
-                },
-                &analysed,
-            ),
+            passages: analysed.iter().map(|tool| passage(&server, tool)).collect(),
+            segment: Segment::new(&server, &analysed),
         }
     };
     servers.into_iter().map(catalog).collect()
 }
 
 /// Exposed names that are the native ones.
-pub fn exposed(catalogs: &[Catalog]) -> Vec<Vec<Option<&str>>> {
+pub(crate) fn exposed(catalogs: &[Catalog]) -> Vec<Vec<Option<&str>>> {
     let mut all = Vec::new();
     for catalog in catalogs {
         all.push(
@@ -86,7 +86,10 @@ pub fn exposed(catalogs: &[Catalog]) -> Vec<Vec<Option<&str>>> {
     all
 }
 
-pub fn parts<'p>(catalogs: &'p [Catalog], exposed: &'p [Vec<Option<&'p str>>]) -> Vec<Part<'p>> {
+pub(crate) fn parts<'p>(
+    catalogs: &'p [Catalog],
+    exposed: &'p [Vec<Option<&'p str>>],
+) -> Vec<Part<'p>> {
     catalogs
         .iter()
         .zip(exposed)
@@ -94,26 +97,20 @@ pub fn parts<'p>(catalogs: &'p [Catalog], exposed: &'p [Vec<Option<&'p str>>]) -
         .collect()
 }
 
-/// The native names of the first results.
-pub fn found<'c>(
-    catalogs: &'c [Catalog],
-    parts: &[Part<'_>],
-    query: &str,
-    limit: usize,
-) -> Vec<&'c str> {
-    search(parts, &Query::new(query), limit)
-        .iter()
-        .map(|hit| catalogs[hit.part].names[hit.tool].as_str())
+/// The native names of results.
+pub(crate) fn names(catalogs: &[Catalog], hits: &[Hit]) -> Vec<String> {
+    hits.iter()
+        .map(|hit| catalogs[hit.part].names[hit.tool].clone())
         .collect()
 }
 
 /// Queries, each with the tools that people used for it.
-pub struct Queries {
-    pub pairs: Vec<(String, Vec<String>)>,
-    pub tasks: Vec<(String, Vec<String>)>,
+pub(crate) struct Queries {
+    pub(crate) pairs: Vec<(String, Vec<String>)>,
+    pub(crate) tasks: Vec<(String, Vec<String>)>,
 }
 
-pub fn queries() -> Queries {
+pub(crate) fn queries() -> Queries {
     let all = read("queries.json");
     let rows = |key: &str, tools: fn(&Value) -> Vec<String>| {
         let rows = all[key].as_array().expect("a list");
@@ -135,7 +132,7 @@ pub fn queries() -> Queries {
 }
 
 /// The share of the wanted tools among the first `k` results, averaged over queries.
-pub fn recall(
+pub(crate) fn recall(
     rows: &[(String, Vec<String>)],
     k: usize,
     mut search: impl FnMut(&str, usize) -> Vec<String>,

@@ -108,7 +108,7 @@ fn tiers_come_in_order() {
     );
     assert_eq!(tiers("lst_files")[0], (Tier::Typo, 2));
     assert_eq!(
-        tiers("wind in a city"),
+        tiers("a map of the wind"),
         [(Tier::Relevance, 3), (Tier::Relevance, 0)]
     );
 }

@@ -1,0 +1,77 @@
+//! Prints the quality of the search with a model file, and what the model costs.
+//!
+//! Run it with `cargo run --release -p discovery-model --example measure_model FILE`. `DISCOVERY_DATA` names another folder with
+//! data.
+
+#[path = "../../discovery/tests/discovery/data.rs"]
+mod data;
+
+use std::path::Path;
+
+use discovery::{Part, Query, Vector, search};
+use discovery_model::Model;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds of processor time of this thread.
+fn now() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+}
+
+fn main() {
+    let path = std::env::args().nth(1).expect("usage: measure_model FILE");
+    let before = now();
+    let model = Model::load(Path::new(&path)).expect("a model file");
+    println!("load: {:.0} ms", now() - before);
+    let catalogs = data::catalogs();
+    let exposed = data::exposed(&catalogs);
+    let before = now();
+    let vectors: Vec<Vec<Vector>> = catalogs
+        .iter()
+        .map(|catalog| {
+            catalog
+                .passages
+                .iter()
+                .map(|passage| model.embed(passage))
+                .collect()
+        })
+        .collect();
+    let tools: usize = vectors.iter().map(Vec::len).sum();
+    println!(
+        "{tools} tools: {:.1} ms per tool",
+        (now() - before) / tools as f64
+    );
+    let parts: Vec<Part<'_>> = data::parts(&catalogs, &exposed)
+        .into_iter()
+        .zip(&vectors)
+        .map(|(part, vectors)| part.with_vectors(vectors))
+        .collect();
+    let queries = data::queries();
+    let mut costs = Vec::new();
+    let mut found = |query: &str, k: usize| {
+        let before = now();
+        let vector = model.embed(query);
+        let hits = search(&parts, &Query::new(query).with_vector(&vector), k);
+        costs.push(now() - before);
+        data::names(&catalogs, &hits)
+    };
+    for k in [1, 3, 5, 10] {
+        println!(
+            "pairs @{k} {:.3}",
+            data::recall(&queries.pairs, k, &mut found)
+        );
+    }
+    for k in [5, 10, 20] {
+        println!(
+            "tasks @{k} {:.3}",
+            data::recall(&queries.tasks, k, &mut found)
+        );
+    }
+    costs.sort_by(f64::total_cmp);
+    let at = |share: f64| costs[(costs.len() as f64 * share) as usize];
+    println!(
+        "search: median {:.1} ms, 99th percentile {:.1} ms",
+        at(0.5),
+        at(0.99)
+    );
+}
