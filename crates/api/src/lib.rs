@@ -59,7 +59,10 @@ pub use self::{
     },
     setting::{OneSetting, Settings},
     status::{Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, Status},
-    tool::{Quarantine, Set, Setting, Tool, Tools},
+    tool::{
+        FieldScores, FoundBy, FoundTool, FoundTools, ListTokens, Quarantine, Set, Setting, Tool,
+        Tools,
+    },
     update::{ChangedTool, Update, UpdateRequest},
     wrong::Wrong,
 };

@@ -1,4 +1,4 @@
-use model::{NamingPolicy, StartPolicy};
+use model::{NamingPolicy, StartPolicy, ToolMode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -24,6 +24,11 @@ pub struct Project {
     /// How the servers of the configuration file are started for the first chat. `null`: the gateway's setting applies.
     #[schema(schema_with = schema::start)]
     pub start: Option<StartPolicy>,
+    /// The tools in the lists of clients. `null`: the gateway's setting applies.
+    #[schema(schema_with = schema::tool_mode)]
+    pub tools: Option<ToolMode>,
+    /// Tools that lists contain in search mode, as `server/tool`.
+    pub listed_tools: Vec<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Time,
     #[schema(value_type = String, format = DateTime)]
@@ -47,4 +52,11 @@ pub struct ProjectConfig {
     /// server (`parallel`). The default is the value in `[agent]`.
     #[schema(schema_with = schema::start)]
     pub start: Option<StartPolicy>,
+    /// The tools in the lists of clients: all, those that find the others (`search`), or the latter for long lists (`auto`).
+    /// The default is the gateway's setting.
+    #[schema(schema_with = schema::tool_mode)]
+    pub tools: Option<ToolMode>,
+    /// Tools that lists contain in search mode, as `server/tool`, in addition to the gateway's.
+    #[schema(max_items = 1000)]
+    pub listed_tools: Vec<String>,
 }

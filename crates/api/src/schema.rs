@@ -1,6 +1,6 @@
 //! Schemas that cannot be derived from the types.
 
-use model::NamingPolicy;
+use model::{NamingPolicy, ToolMode};
 use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, schema::Schema};
 
@@ -41,6 +41,12 @@ pub(crate) fn optional_name() -> RefOr<Schema> {
 
 pub(crate) fn naming() -> RefOr<Schema> {
     let mut words: Vec<Value> = NamingPolicy::WORDS.iter().map(|word| json!(word)).collect();
+    words.push(Value::Null);
+    written(json!({"type": ["string", "null"], "enum": words}))
+}
+
+pub(crate) fn tool_mode() -> RefOr<Schema> {
+    let mut words: Vec<Value> = ToolMode::WORDS.iter().map(|word| json!(word)).collect();
     words.push(Value::Null);
     written(json!({"type": ["string", "null"], "enum": words}))
 }

@@ -74,3 +74,68 @@ pub struct Quarantine {
     /// A diff from the approved definition to the new one. `null` if the database cannot supply the definitions now.
     pub diff: Option<String>,
 }
+
+/// The tools that a search finds for a task, as `search_tools` finds them.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct FoundTools {
+    /// Best first.
+    pub tools: Vec<FoundTool>,
+    pub tokens: ListTokens,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct FoundTool {
+    /// The name that clients see.
+    pub name: String,
+    /// The project that owns the server. `null` for other servers.
+    pub project: Option<String>,
+    pub server: String,
+    /// The server's native name of the tool.
+    pub native: String,
+    /// The line that a model reads: name, parameters and purpose.
+    pub signature: String,
+    pub why: FoundBy,
+    /// The relevance. Comparable only within one search.
+    pub score: f32,
+    /// How much each part of the definition contributes to `score`.
+    pub scores: FieldScores,
+}
+
+/// Why a tool was found. Results are in this order, and then by score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundBy {
+    /// The query is its name.
+    Name,
+    /// The query is its name in another spelling.
+    Spelling,
+    /// Its name begins with the query.
+    Prefix,
+    /// Its name differs from the query in one or two letters.
+    Typo,
+    /// The query's words, or related ones, occur in its definition.
+    Relevance,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct FieldScores {
+    pub name: f32,
+    pub description: f32,
+    /// Names of parameters.
+    pub parameters: f32,
+    /// Descriptions of parameters.
+    pub parameter_text: f32,
+    /// The server's name, description and instructions.
+    pub server: f32,
+}
+
+/// The approximate number of tokens of the list of tools.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ListTokens {
+    /// All tools.
+    pub all: usize,
+    /// The list in search mode.
+    pub search: usize,
+    /// Whether clients that ask for nothing else get the list of search mode.
+    pub is_search: bool,
+}

@@ -409,6 +409,14 @@ impl Projects {
         if let Some(start) = start.and_then(|word| word.parse().ok()) {
             view.start = Some(start);
         }
+        let tools = row.settings.get("tools").and_then(Value::as_str);
+        if let Some(tools) = tools.and_then(|word| word.parse().ok()) {
+            view.tools = Some(tools);
+        }
+        let listed = row.settings.get("listed_tools").and_then(Value::as_array);
+        let listed = listed.into_iter().flatten().filter_map(Value::as_str);
+        let listed = listed.filter_map(|tool| ToolRef::parse(tool).ok());
+        view.listed_tools.extend(listed);
         view
     }
 

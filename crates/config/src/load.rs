@@ -127,7 +127,8 @@ impl Config {
         };
         for (project, view) in &self.settings.projects {
             let named = view.servers.iter().flatten();
-            let tools = view.disabled_tools.iter().map(|tool| &tool.server);
+            let tools = view.disabled_tools.iter().chain(&view.listed_tools);
+            let tools = tools.map(|tool| &tool.server);
             for server in named.chain(tools) {
                 if !self.servers.iter().any(|spec| spec.name == *server) {
                     let what = format!(

@@ -24,7 +24,7 @@ use std::{
 use model::{
     AuditBodies, BackupSettings, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat,
     NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings,
-    StartPolicy, SwarmSettings, TlsSettings, ToolRef, naming,
+    StartPolicy, SwarmSettings, TlsSettings, ToolMode, ToolRef, naming,
 };
 use toml::{
     Spanned,
@@ -97,6 +97,10 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     let max_name_len = root.count("max_name_len", naming::BOUNDS);
     set(&mut settings.max_name_len, max_name_len);
     set(&mut settings.start, root.word("start", StartPolicy::WORDS));
+    set(&mut settings.tools, root.word("tools", ToolMode::WORDS));
+    settings.listed_tools = tools(&mut root, "listed_tools");
+    let search_above = root.count("search_above", 1..=10_000_000);
+    set(&mut settings.search_above, search_above);
     let pinning = root.word("tool_pinning", Pinning::WORDS);
     set(&mut settings.pinning, pinning);
     root.flag("require_key", &mut settings.require_key);
@@ -533,7 +537,13 @@ fn project(
     }
     view.naming = table.word("naming", NamingPolicy::WORDS);
     view.start = agent::start(&mut table);
-    let tools = table.each_or("disabled_tools", r#""server/tool""#, ToolRef::parse);
-    view.disabled_tools = tools.into_iter().collect();
+    view.disabled_tools = tools(&mut table, "disabled_tools");
+    view.tools = table.word("tools", ToolMode::WORDS);
+    view.listed_tools = tools(&mut table, "listed_tools");
     settings.projects.insert(id, view);
+}
+
+fn tools(table: &mut Table<'_, '_>, key: &'static str) -> BTreeSet<ToolRef> {
+    let tools = table.each_or(key, r#""server/tool""#, ToolRef::parse);
+    tools.into_iter().collect()
 }

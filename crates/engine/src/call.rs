@@ -1,5 +1,6 @@
 //! The path of a call: relaying it, and requests that are not simply relayed.
 
+pub(crate) mod find;
 pub(crate) mod relay;
 pub(crate) mod skills;
 mod steps;

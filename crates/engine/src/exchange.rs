@@ -8,7 +8,7 @@ use mcp::{
     bridge::{self, ClientFace},
     client::CallerId,
     frame::Param,
-    json::Object,
+    json::{Object, quote},
     outbox::Outbox,
     protocol::meta,
     server::{Session, SessionId},
@@ -232,6 +232,19 @@ impl Answer {
             is_own: true,
             ..Self::ok(Frame::result(frame.id(), result).text().clone())
         }
+    }
+
+    /// The result of a tool of the gateway.
+    pub(crate) fn of_tool(frame: &Frame, era: Era, text: &str, is_error: bool) -> Self {
+        let kind = match era {
+            Era::Modern => "\"resultType\":\"complete\",",
+            Era::Legacy => "",
+        };
+        let text = quote(text);
+        let result = format!(
+            "{{{kind}\"content\":[{{\"type\":\"text\",\"text\":{text}}}],\"isError\":{is_error}}}"
+        );
+        Self::result(frame, result.as_bytes())
     }
 
     /// A result of the gateway for a modern client names a server in `_meta`: `info` is its description, as JSON text.

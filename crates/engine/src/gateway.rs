@@ -22,12 +22,13 @@ use mcp::{
     protocol::method,
     server::{ClientInfo, Session},
 };
-use model::Settings;
+use model::{Settings, ToolMode, UnknownWord};
 use store::Store;
 use tokio::sync::Semaphore;
 
 use crate::{
     call::{
+        find,
         relay::{Target, relay, routed_span, sign_in, sign_in_tool, string_at},
         skills, task_requests,
     },
@@ -48,7 +49,12 @@ use crate::{
         runtimes::Runtimes,
     },
     shared::Shared,
-    views::{fleet::Fleet, offers, view::View},
+    views::{
+        finders::{Finder, TOOLS_KEY},
+        fleet::Fleet,
+        offers,
+        view::View,
+    },
 };
 
 /// Hosted servers that may start at the same time, per CPU core. At least [`MIN_CONCURRENT_STARTS`] in total.
@@ -381,6 +387,28 @@ impl Gateway {
         if lacks(&view, frame.method(), caller.era) {
             return Err(RpcError::method_not_found(frame.method()));
         }
+        let inner;
+        let mut is_inner = false;
+        let frame = match find::asked(&view, frame) {
+            None => frame,
+            Some(Finder::Call) => {
+                let depth = self.shared.fleet().settings.limits.max_depth;
+                match find::inner(frame, depth) {
+                    Ok(call) => inner = call,
+                    Err(why) => return Ok(find::failed(caller, frame, &why)),
+                }
+                is_inner = true;
+                &inner
+            }
+            Some(finder) => {
+                let view = match view.is_settled() {
+                    true => view,
+                    false => Box::pin(self.settled(&caller.scope)).await.unwrap_or(view),
+                };
+                view.wake();
+                return Ok(Box::pin(find::answer(view, caller, frame, finder)).await);
+            }
+        };
         match frame.method() {
             method::TOOLS_CALL => {
                 if let Some(server) = self.signs_in_to(caller, &view, frame) {
@@ -413,7 +441,10 @@ impl Gateway {
                 {
                     self.shared.opened.note(caller, &target.server, true);
                 }
-                if let (Some(declared), Some(headers)) = (&target.headers, &caller.headers) {
+                // A client cannot send the headers of a tool that it calls through another one.
+                if let (Some(declared), Some(headers), false) =
+                    (&target.headers, &caller.headers, is_inner)
+                {
                     let arguments = frame
                         .param(Param::Arguments)
                         .map(|span| &frame.text()[span]);
@@ -614,20 +645,37 @@ impl Gateway {
         let kind = ListKind::from_method(frame.method())
             .ok_or_else(|| RpcError::method_not_found(frame.method()))?;
         check_cursor(frame)?;
+        let (view, scope) = match tool_mode(frame)? {
+            asked if asked.is_none() || kind != ListKind::Tools => {
+                (view, Cow::Borrowed(&caller.scope))
+            }
+            tools => {
+                let scope = Scope {
+                    tools,
+                    ..caller.scope.clone()
+                };
+                let view = self.shared.view(&scope);
+                (view.ok_or_else(|| no_scope(&scope))?, Cow::Owned(scope))
+            }
+        };
         let view = if view.is_settled() {
             view.wake();
             view
         } else {
-            Box::pin(self.settled(&caller.scope))
+            Box::pin(self.settled(&scope))
                 .await
-                .ok_or_else(|| no_scope(&caller.scope))?
+                .ok_or_else(|| no_scope(&scope))?
         };
         if lacks(&view, frame.method(), caller.era) {
             return Err(RpcError::method_not_found(frame.method()));
         }
         let own;
         let list = match &caller.session {
-            Some(session) if kind == ListKind::Tools && session_instances::has_own(&view) => {
+            Some(session)
+                if kind == ListKind::Tools
+                    && !view.is_search()
+                    && session_instances::has_own(&view) =>
+            {
                 let face = caller.face();
                 let (shared, whose, era) = (&self.shared, &caller.principal, caller.era);
                 let declared = &face.capabilities;
@@ -637,7 +685,9 @@ impl Gateway {
                 own = view.own_tools(caller.era, &tools);
                 &own
             }
-            _ => view.list(kind, caller.era),
+            // A caller that may call nothing cannot search either.
+            _ if !caller.may_use => view.list(kind, caller.era),
+            _ => view.client_list(kind, caller.era),
         };
         if chain::is_asked(frame) {
             return Ok(Answer::shared(frame, self.shared.with_chain(list)));
@@ -786,6 +836,15 @@ async fn introduced(view: &View) {
         .iter()
         .filter(|server| server.is_in_first_start());
     futures_util::future::join_all(servers.map(|server| server.first_answered())).await;
+}
+
+/// The tools that a request wants its list to contain.
+fn tool_mode(frame: &Frame) -> Result<Option<ToolMode>, RpcError> {
+    let asked = frame.meta().and_then(|own| own.string(TOOLS_KEY));
+    let mode = asked.map(|word| word.parse()).transpose();
+    mode.map_err(|unknown: UnknownWord| {
+        RpcError::invalid_params(format!("Invalid params: `_meta` `{TOOLS_KEY}` {unknown}"))
+    })
 }
 
 pub(crate) fn no_scope(scope: &Scope) -> RpcError {

@@ -1,6 +1,6 @@
 //! The part of the gateway that a caller addresses: everything, a project, or one server.
 
-use model::{CallerValues, ProjectId, ServerName};
+use model::{CallerValues, ProjectId, ServerName, ToolMode};
 
 /// The part of the gateway that a caller addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -12,16 +12,19 @@ pub struct Scope {
     /// Includes everything the server has, ignoring disabled tools, kept-back tools and renames. Used between gateways
     /// of an installation: the calling gateway applies those rules and records the calls.
     pub is_bare: bool,
+    /// The tools in its lists, in a view of several servers. `None`: as configured.
+    pub tools: Option<ToolMode>,
     /// The caller's values of the headers that servers of the scope ask for. Callers with different values see
     /// different servers.
     pub values: CallerValues,
 }
 
 impl Scope {
-    /// The scope for callers without header values.
+    /// The scope for callers whose requests have none of the headers that decide what a caller sees.
     #[must_use]
     pub fn without_values(&self) -> Self {
         Self {
+            tools: None,
             values: CallerValues::default(),
             ..self.clone()
         }

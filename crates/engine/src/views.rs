@@ -1,7 +1,10 @@
 //! The view that one caller has of all servers.
 
 pub(crate) mod entry;
+pub(crate) mod find;
+pub(crate) mod finders;
 pub(crate) mod fleet;
+mod index;
 pub(crate) mod keeper;
 pub(crate) mod merged;
 pub(crate) mod missing;

@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 use super::proxied::Proxied;
 use auth::{BASE, Identities, PAGE_SECRET, Principal, Refused, Role, base_of};
 
+/// The tools that a client wants lists to contain: a [`model::ToolMode`].
+pub const TOOLS: HeaderName = HeaderName::from_static("x-toolwharf-tools");
 pub(crate) const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
 
 #[derive(Clone)]

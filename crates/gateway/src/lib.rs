@@ -31,7 +31,7 @@ mod wire;
 
 pub use body::{Answering, Body, KEEP_ALIVE};
 pub use elsewhere::Leases;
-pub use guard::{Guard, METADATA, Refusal, RequestInfo, challenge};
+pub use guard::{Guard, METADATA, Refusal, RequestInfo, TOOLS, challenge};
 pub use http::{HttpGateway, Upload, collect, json_body, prefers_stream};
 pub use listener::{Answered, For, Routes, serve};
 pub use seal::Seal;

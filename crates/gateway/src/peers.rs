@@ -30,7 +30,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::guard::PROJECT_ID;
+use crate::guard::{PROJECT_ID, TOOLS};
 use auth::{
     BASE,
     sealed::{NONCE_BYTES, opened_text, sealed_text},
@@ -40,7 +40,7 @@ use backend::replica::Replica;
 /// The header that contains the sealed head.
 const HEAD_HEADER: HeaderName = HeaderName::from_static("toolwharf-hop");
 /// Request headers that are forwarded.
-const REQUEST_HEADERS: [HeaderName; 10] = [
+const REQUEST_HEADERS: [HeaderName; 11] = [
     header::AUTHORIZATION,
     header::ACCEPT,
     header::CONTENT_TYPE,
@@ -50,6 +50,7 @@ const REQUEST_HEADERS: [HeaderName; 10] = [
     modern::NAME,
     HeaderName::from_static("last-event-id"),
     PROJECT_ID,
+    TOOLS,
     // The address at which a trusted proxy serves the gateway: tokens name it as their audience.
     BASE,
 ];

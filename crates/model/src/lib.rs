@@ -41,7 +41,7 @@ pub use login::{
 pub use origin::{Launch, Origin, Place, Program, Reach, Remote};
 pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,
-    RestartPolicy, Role, Sharing, StartPolicy, UnknownWord,
+    RestartPolicy, Role, Sharing, StartPolicy, ToolMode, UnknownWord,
 };
 pub use proxy::{NoProxy, Proxy};
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};

@@ -60,6 +60,19 @@ pub enum StartPolicy {
     Lazy,
 }
 
+/// The tools in the list that clients get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToolMode {
+    /// All tools.
+    #[default]
+    All,
+    /// Tools that find and call the others, and the tools chosen by setting.
+    Search,
+    /// [`ToolMode::All`], unless the list is longer than the setting `search_above`.
+    Auto,
+}
+
 /// The recording of arguments and results of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -210,6 +223,7 @@ words! {
         No = "no"
     }
     StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
+    ToolMode { All = "all", Search = "search", Auto = "auto" }
 }
 
 /// The circuit breaker for a project's server that fails to start.
@@ -262,6 +276,10 @@ mod tests {
         }
         for word in StartPolicy::WORDS {
             let parsed: StartPolicy = word.parse().unwrap();
+            assert_eq!(serde_json::to_value(parsed).unwrap(), *word);
+        }
+        for word in ToolMode::WORDS {
+            let parsed: ToolMode = word.parse().unwrap();
             assert_eq!(serde_json::to_value(parsed).unwrap(), *word);
         }
         assert_eq!(

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AddressRange, AuditBodies, Breaker, Hidden, HostEnv, Login, NamingPolicy, OidcSettings,
-    Packages, Pinning, ProjectId, Provider, ServerName, StartPolicy, ToolRef, naming,
+    Packages, Pinning, ProjectId, Provider, ServerName, StartPolicy, ToolMode, ToolRef, naming,
 };
 
 /// Splits the URL of a gateway, such as `https://example.com/tools`, into its origin and its path prefix. The prefix is
@@ -34,6 +34,12 @@ pub struct Settings {
     /// preserved.
     pub max_name_len: usize,
     pub start: StartPolicy,
+    /// The tools in the lists of clients that ask for nothing else.
+    pub tools: ToolMode,
+    /// Tools that lists contain in [`ToolMode::Search`].
+    pub listed_tools: BTreeSet<ToolRef>,
+    /// The length of a list, in tokens, above which [`ToolMode::Auto`] means [`ToolMode::Search`].
+    pub search_above: usize,
     pub pinning: Pinning,
     /// Additional `Origin` values that browsers may send. Exact match. Loopback origins are always allowed.
     pub allowed_origins: BTreeSet<String>,
@@ -346,6 +352,10 @@ pub struct ProjectView {
     /// Overrides [`AgentSettings::start`].
     pub start: Option<StartPolicy>,
     pub disabled_tools: BTreeSet<ToolRef>,
+    /// Overrides [`Settings::tools`].
+    pub tools: Option<ToolMode>,
+    /// In addition to [`Settings::listed_tools`].
+    pub listed_tools: BTreeSet<ToolRef>,
 }
 
 impl Settings {
@@ -359,6 +369,9 @@ impl Default for Settings {
             naming: NamingPolicy::default(),
             max_name_len: naming::MAX_LEN - naming::CLIENT_PREFIX.len(),
             start: StartPolicy::default(),
+            tools: ToolMode::default(),
+            listed_tools: BTreeSet::new(),
+            search_above: 10_000,
             pinning: Pinning::default(),
             allowed_origins: BTreeSet::new(),
             allowed_hosts: BTreeSet::new(),

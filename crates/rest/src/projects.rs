@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use model::{NamingPolicy, StartPolicy};
+use model::{NamingPolicy, StartPolicy, ToolMode, ToolRef};
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::{NewProject, ProjectRow};
@@ -23,10 +23,18 @@ use super::{
 /// Keys of the policies in a project's settings.
 const NAMING: &str = "naming";
 const START: &str = "start";
+const TOOLS: &str = "tools";
+/// The key of the tools that lists contain in search mode.
+const LISTED_TOOLS: &str = "listed_tools";
+const MAX_LISTED_TOOLS: usize = 1000;
 
 fn to_api(row: ProjectRow) -> Project {
     let word = |key: &str| row.settings.get(key).and_then(Value::as_str);
+    let listed = row.settings.get(LISTED_TOOLS).and_then(Value::as_array);
+    let listed = listed.into_iter().flatten().filter_map(Value::as_str);
     Project {
+        tools: word(TOOLS).and_then(|word| word.parse().ok()),
+        listed_tools: listed.map(str::to_owned).collect(),
         naming: word(NAMING).and_then(|word| word.parse().ok()),
         start: word(START).and_then(|word| word.parse().ok()),
         id: row.id.to_string(),
@@ -44,7 +52,9 @@ fn tag_of(project: &Project) -> String {
         project.description,
         project.enabled,
         project.naming,
-        project.start
+        project.start,
+        project.tools,
+        project.listed_tools
     ]))
 }
 
@@ -86,6 +96,15 @@ pub(super) async fn save(
             "must be `sequential` or `parallel`",
         ));
     }
+    if config.listed_tools.len() > MAX_LISTED_TOOLS {
+        let what = format!("must have at most {MAX_LISTED_TOOLS} items");
+        return Err(Problem::field(400, "/listed_tools", what));
+    }
+    for (at, tool) in config.listed_tools.iter().enumerate() {
+        ToolRef::parse(tool).map_err(|error| {
+            Problem::field(400, &format!("/listed_tools/{at}"), error.to_string())
+        })?;
+    }
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
     let before = found(store.project_get(&id).await)?;
@@ -98,6 +117,7 @@ pub(super) async fn save(
         let words = [
             (NAMING, config.naming.map(NamingPolicy::as_str)),
             (START, config.start.map(StartPolicy::as_str)),
+            (TOOLS, config.tools.map(ToolMode::as_str)),
         ];
         for (key, word) in words {
             match word {
@@ -105,6 +125,10 @@ pub(super) async fn save(
                 None => settings.remove(key),
             };
         }
+        match config.listed_tools.is_empty() {
+            true => settings.remove(LISTED_TOOLS),
+            false => settings.insert(LISTED_TOOLS.to_owned(), json!(config.listed_tools)),
+        };
     }
     let project = NewProject {
         name: config.name.unwrap_or_else(|| id.to_string()),

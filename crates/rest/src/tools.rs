@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use api::{Quarantine, Set, Setting, Tool, Tools};
+use api::{
+    FieldScores, FoundBy, FoundTool, FoundTools, ListTokens, Quarantine, Set, Setting, Tool, Tools,
+};
 use axum::{
     Json,
     body::Bytes,
@@ -13,8 +15,9 @@ use axum::{
     http::StatusCode,
 };
 use config::{Sources, nearest};
+use discovery::Tier;
 use engine::{
-    KeptBack, Scope,
+    Found, KeptBack, Scope,
     catalog::{Item, ListKind},
     server::Server,
     view::View,
@@ -107,6 +110,74 @@ pub(super) async fn list_of_server(
     let view = rest.seen_by(target.key.owner, true).await?;
     let tools = rest.table(&view, |found| found.key() == server.key());
     Ok(Json(Tools { tools: tools.await }))
+}
+
+/// The query parameters of a search.
+#[derive(Debug, Deserialize)]
+pub(super) struct SearchParams {
+    query: Option<String>,
+    server: Option<ServerName>,
+    limit: Option<usize>,
+}
+
+const USUAL_FOUND: usize = 10;
+const MAX_FOUND: usize = 1_000;
+
+pub(super) async fn search(
+    State(rest): State<AppState>,
+    Within(project): Within,
+    Asked(asked): Asked<SearchParams>,
+) -> Result<Json<FoundTools>, Problem> {
+    let limit = asked.limit.unwrap_or(USUAL_FOUND);
+    if !(1..=MAX_FOUND).contains(&limit) {
+        let what = format!("`limit` must be from 1 to {MAX_FOUND}");
+        return Err(Problem::new(400, what));
+    }
+    let view = rest.seen_by(project, true).await?;
+    // The first search of a view indexes its tools.
+    let searching = tokio::task::spawn_blocking(move || {
+        let server = asked.server.as_ref().map(ServerName::as_str);
+        let query = asked.query.as_deref().unwrap_or_default();
+        let found = view.find(query, server, limit);
+        let tools = found.iter().map(|tool| found_tool(&view, tool)).collect();
+        let tokens = view.list_tokens();
+        FoundTools {
+            tools,
+            tokens: ListTokens {
+                all: tokens.whole,
+                search: tokens.search,
+                is_search: view.is_search(),
+            },
+        }
+    });
+    let failed = |_| Problem::new(500, "the search failed".to_owned());
+    Ok(Json(searching.await.map_err(failed)?))
+}
+
+fn found_tool(view: &View, tool: &Found<'_>) -> FoundTool {
+    let (hit, server) = (&tool.hit, tool.server());
+    FoundTool {
+        name: tool.name().to_owned(),
+        project: server.spec.owner.as_ref().map(ToString::to_string),
+        server: server.name().to_string(),
+        native: tool.native().to_owned(),
+        signature: view.signature(tool),
+        why: match hit.tier {
+            Tier::Exposed | Tier::Native => FoundBy::Name,
+            Tier::Spelling => FoundBy::Spelling,
+            Tier::Prefix => FoundBy::Prefix,
+            Tier::Typo => FoundBy::Typo,
+            Tier::Relevance => FoundBy::Relevance,
+        },
+        score: hit.score,
+        scores: FieldScores {
+            name: hit.fields.name,
+            description: hit.fields.description,
+            parameters: hit.fields.parameters,
+            parameter_text: hit.fields.parameter_text,
+            server: hit.fields.server,
+        },
+    }
 }
 
 impl Rest {

@@ -19,7 +19,7 @@ use anyhow::{Context, bail};
 use config::{Client, Sources};
 use engine::Scope;
 use mcp::chain::Chain;
-use model::{ProjectId, ServerName, Settings};
+use model::{ProjectId, ServerName, Settings, ToolMode};
 use store::Store;
 use tokio::time::Instant;
 
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Only this server, with unprefixed names.
     #[arg(long)]
     server: Option<ServerName>,
+    /// The tools in its lists: all, search (tools that find the others) or auto (search for long lists).
+    #[arg(long, value_name = "MODE")]
+    tools: Option<ToolMode>,
     /// The client that starts this, as written by `toolwharf connect`. Its calls use its own key.
     #[arg(long, value_parser = connected)]
     client: Option<&'static Client>,
@@ -80,6 +83,7 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             scope: Scope {
                 project: args.project.clone(),
                 server: args.server.clone(),
+                tools: args.tools,
                 ..Scope::default()
             },
             max_message: settings.limits.max_body_bytes,
@@ -150,6 +154,7 @@ async fn own(
     let mut scope = Scope {
         project: args.project,
         server: args.server,
+        tools: args.tools,
         ..Scope::default()
     };
     if refusal.is_some() {

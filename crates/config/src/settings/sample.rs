@@ -19,6 +19,16 @@ max_name_len = 48
 # "lazy" (each at its first use).
 start = "parallel"
 
+# Tools in the lists of clients: "all", "search" (three tools that find and call the others) or "auto"
+# ("search" for long lists). A client can ask for another value.
+tools = "all"
+
+# Length of a list of tools, in tokens, above which `tools = "auto"` means "search".
+search_above = 10_000
+
+# Tools that lists contain in search mode, too, such as "github/create_issue".
+listed_tools = []
+
 # Origins of web pages that may send requests, in addition to loopback, such as
 # "https://app.example.com".
 allowed_origins = []
@@ -226,4 +236,6 @@ format = "text"               # or "json"
 # naming = "preserve"
 # start = "parallel"          # for the project's chats, instead of the value in [agent]
 # disabled_tools = ["github/delete_repository"]
+# tools = "search"
+# listed_tools = ["github/create_issue"]
 "#;

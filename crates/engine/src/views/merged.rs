@@ -73,7 +73,7 @@ impl Merged {
         let labels = servers.iter().map(|server| server.label(scope).0);
         let table = || NameTable::new(labels.clone(), policy, rules.max_name_len());
         let tables = [table(), table()];
-        let base = Base::of(scope, &servers, identity);
+        let base = Base::of(scope, &servers, identity, &rules);
         let places = declared.iter().enumerate();
         let places = places.map(|(at, server)| (server.key().clone(), at));
         let mut merged = Self {

@@ -1,12 +1,16 @@
 //! One server's part of a view: its items, under their exposed names. Parts are shared by successive snapshots.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
+use discovery::Segment;
 use model::{NamingPolicy, NativeName, naming::Named};
 
 use crate::{
     catalog::ListKind,
-    views::{entry::Entry, source::Source},
+    views::{entry::Entry, index, source::Source},
 };
 
 /// One server's part of a view.
@@ -17,6 +21,10 @@ pub(crate) struct Part {
     pub(crate) kept: Arc<[Entry]>,
     /// True if a tool has an App.
     pub(crate) has_apps: bool,
+    /// The index of its tools, in the order of the entries.
+    index: OnceLock<Segment>,
+    /// The approximate length of the definitions of its tools, in tokens.
+    tokens: OnceLock<usize>,
 }
 
 impl Part {
@@ -27,6 +35,8 @@ impl Part {
             entries: Default::default(),
             kept: Arc::default(),
             has_apps: false,
+            index: OnceLock::new(),
+            tokens: OnceLock::new(),
         }
     }
 
@@ -40,6 +50,8 @@ impl Part {
             let kept = entries.extract_if(.., |entry| entry.kept_back.is_some());
             self.kept = kept.collect();
             self.has_apps = entries.iter().any(Entry::has_app);
+            self.index = OnceLock::new();
+            self.tokens = OnceLock::new();
         }
         self.entries[kind as usize] = entries.into();
     }
@@ -51,7 +63,32 @@ impl Part {
             entries: self.entries.clone(),
             kept: self.kept.clone(),
             has_apps: self.has_apps,
+            index: OnceLock::new(),
+            tokens: OnceLock::new(),
         }
+    }
+
+    /// The index of its tools. Computed at its first use.
+    pub(crate) fn index(&self) -> &Segment {
+        self.index
+            .get_or_init(|| index::index(&self.source, self.entries(ListKind::Tools)))
+    }
+
+    /// The exposed names of its tools, as a search expects them.
+    pub(crate) fn exposed_tools(&self) -> Vec<Option<&str>> {
+        let entries = self.entries(ListKind::Tools).iter();
+        entries.map(|entry| Some(&*entry.exposed)).collect()
+    }
+
+    /// The approximate length of the definitions of its tools, in tokens. Computed at its first use.
+    pub(crate) fn tokens(&self) -> usize {
+        let entries = || self.entries(ListKind::Tools).iter();
+        let tokens = || {
+            entries()
+                .map(|entry| discovery::tokens(&entry.item.raw))
+                .sum()
+        };
+        *self.tokens.get_or_init(tokens)
     }
 
     /// The entries that names lead to.

@@ -18,9 +18,18 @@ use crate::{
     },
 };
 
+/// The `_meta` key of tools that clients with their own search, such as Claude Code, show to the model from the beginning.
+const ALWAYS_LOAD_KEY: &str = "anthropic/alwaysLoad";
+
 impl View {
-    /// A list as JSON text, with the items for which `shows` returns true.
-    pub(super) fn render(&self, kind: ListKind, era: Era, shows: impl Fn(&Entry) -> bool) -> Bytes {
+    /// A list as JSON text: the definitions in `own`, and the items for which `shows` returns true.
+    pub(super) fn render(
+        &self,
+        kind: ListKind,
+        era: Era,
+        own: Vec<Bytes>,
+        shows: impl Fn(&Entry) -> bool,
+    ) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(b'{');
         let meta = self.list_meta();
@@ -35,7 +44,8 @@ impl View {
         let shown = shown.map(|entry| self.render_item(kind, entry, era));
         let nameless = self.nameless[kind as usize].iter().cloned();
         let sign_ins = self.sign_ins().iter().filter(|_| kind == ListKind::Tools);
-        let texts = shown.chain(nameless).chain(sign_ins.cloned());
+        let own = own.into_iter();
+        let texts = own.chain(shown).chain(nameless).chain(sign_ins.cloned());
         for (at, text) in texts.enumerate() {
             if at > 0 {
                 out.put_u8(b',');
@@ -46,7 +56,14 @@ impl View {
         out.freeze()
     }
 
-    fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
+    /// The list of tools in search mode.
+    pub(super) fn render_search(&self, era: Era) -> Bytes {
+        self.render(ListKind::Tools, era, self.finders(), |entry| {
+            self.is_listed(entry)
+        })
+    }
+
+    pub(super) fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
         let fit = match self.is_single() {
             true => &entry.item.raw,
             false => entry.item.fit(era).unwrap_or(&entry.item.raw),
@@ -88,7 +105,7 @@ impl View {
                     &mut splice,
                 );
             }
-            self.mark(entry, raw, &object, &mut splice, &mut added);
+            self.mark(kind, entry, raw, &object, &mut splice, &mut added);
         }
         if !added.is_empty() {
             splice.insert(raw, &object.span(), added.join(",").as_bytes());
@@ -108,6 +125,7 @@ impl View {
     /// set it.
     fn mark<'t>(
         &self,
+        kind: ListKind,
         entry: &Entry,
         raw: &'t Bytes,
         object: &Object<'t>,
@@ -117,6 +135,9 @@ impl View {
         let mut members = vec![(SERVER_KEY, quote(entry.server.name().as_str()))];
         if let (None, Some(owner)) = (&self.scope.project, &entry.server.spec.owner) {
             members.push((PROJECT_KEY, quote(owner.as_str())));
+        }
+        if kind == ListKind::Tools && self.is_listed(entry) {
+            members.push((ALWAYS_LOAD_KEY, "true".to_owned()));
         }
         let text = |members: &[(&str, String)]| -> String {
             let text: Vec<_> = members

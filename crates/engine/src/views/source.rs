@@ -18,6 +18,7 @@ use crate::{
     uri,
     views::{
         entry::Entry,
+        finders::ToolList,
         fleet::{Fleet, Project},
     },
 };
@@ -58,6 +59,26 @@ impl Rules {
         let project = self.project_view(scope);
         let naming = project.and_then(|project| project.naming);
         naming.unwrap_or(self.settings.naming)
+    }
+
+    /// What lists of tools contain in the scope.
+    pub(crate) fn tool_list(&self, scope: &Scope) -> ToolList {
+        if scope.is_bare || scope.server.is_some() {
+            return ToolList::default();
+        }
+        let project = self.project_view(scope);
+        let configured = project.and_then(|project| project.tools);
+        let listed = project.map(|project| &project.listed_tools);
+        let listed = self
+            .settings
+            .listed_tools
+            .iter()
+            .chain(listed.into_iter().flatten());
+        ToolList {
+            mode: scope.tools.or(configured).unwrap_or(self.settings.tools),
+            listed: listed.cloned().collect(),
+            search_above: self.settings.search_above,
+        }
     }
 
     pub(crate) fn max_name_len(&self) -> usize {

@@ -23,6 +23,7 @@ use crate::{
     uri,
     views::{
         entry::{Entry, Route},
+        finders::ToolList,
         fleet::Fleet,
         missing, offers,
         part::Part,
@@ -32,6 +33,9 @@ use crate::{
 };
 
 pub use crate::views::entry::{PROJECT_KEY, SERVER_KEY};
+
+/// Follows the instructions of servers in search mode.
+const FIND_UNLISTED: &str = "Tools that are not listed are found with `search_tools`.";
 
 /// The target of a name.
 enum Meant<'v> {
@@ -46,15 +50,22 @@ pub(crate) struct Base {
     pub(crate) labels: Labels,
     /// False if lists do not start and await servers of projects: see [`missing::awaits_owned`].
     pub(crate) awaits_owned: bool,
+    pub(crate) tool_list: ToolList,
 }
 
 impl Base {
-    pub(super) fn of(scope: &Scope, servers: &[Arc<Server>], identity: &Identity) -> Self {
+    pub(super) fn of(
+        scope: &Scope,
+        servers: &[Arc<Server>],
+        identity: &Identity,
+        rules: &Rules,
+    ) -> Self {
         let labels: Vec<ServerName> = servers.iter().map(|one| one.label(scope).0).collect();
         Self {
             identity: identity.clone(),
             labels: Labels::new(&labels),
             awaits_owned: missing::awaits_owned(servers, scope),
+            tool_list: rules.tool_list(scope),
         }
     }
 
@@ -100,6 +111,8 @@ pub(super) type Routes = HashTrieMapSync<Arc<str>, Route>;
 pub(super) struct Lazy {
     /// The rendered lists, by list and era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
+    /// The rendered list of tools in search mode, by era.
+    search_list: [OnceLock<Bytes>; 2],
     /// Definitions of the tools that sign in to a server, at the end of the list of tools.
     sign_ins: OnceLock<Vec<Bytes>>,
     /// Members of the `_meta` of lists: the servers whose remembered catalog is used, and those without a catalog.
@@ -154,8 +167,8 @@ impl View {
         fleet: &Fleet,
         identity: &Identity,
     ) -> Self {
-        let base = Base::of(scope, &servers, identity);
         let rules = Rules::of(fleet, scope);
+        let base = Base::of(scope, &servers, identity, &rules);
         let mut view = Self::empty(scope, servers.into(), Arc::new(base));
         for server in &*view.servers.clone() {
             let source = Source::of(server);
@@ -259,6 +272,12 @@ impl View {
     pub(crate) fn knows(&self, kind: ListKind) -> bool {
         let rendered = &self.lazy.rendered[kind as usize];
         rendered.iter().any(|list| list.get().is_some())
+            || kind == ListKind::Tools
+                && self
+                    .lazy
+                    .search_list
+                    .iter()
+                    .any(|list| list.get().is_some())
             || self.inherited[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -277,9 +296,15 @@ impl View {
     /// Returns whether `now` has the same list. A list that clients received as stale counts as different from the
     /// fresh one.
     pub(crate) fn has_same<'v>(&'v self, now: &'v Self, kind: ListKind) -> bool {
+        if kind == ListKind::Tools && (self.is_search() || now.is_search()) {
+            return self.is_search() == now.is_search()
+                && self.render_search(Era::Legacy) == now.render_search(Era::Legacy);
+        }
         let told = self.knows(kind);
         let same = self.nameless[kind as usize] == now.nameless[kind as usize]
-            && (kind != ListKind::Tools || self.sign_ins() == now.sign_ins());
+            && (kind != ListKind::Tools
+                || self.sign_ins() == now.sign_ins()
+                    && self.base.tool_list.listed == now.base.tool_list.listed);
         if same && self.has_servers_of(now) {
             let mut pairs = self.parts.iter().zip(&now.parts);
             return pairs
@@ -324,13 +349,22 @@ impl View {
     #[must_use]
     pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
         let slot = &self.lazy.rendered[kind as usize][usize::from(era == Era::Modern)];
-        slot.get_or_init(|| self.render(kind, era, |_| true))
+        slot.get_or_init(|| self.render(kind, era, Vec::new(), |_| true))
+    }
+
+    /// Like [`View::list`], with the tools that clients get.
+    pub(crate) fn client_list(&self, kind: ListKind, era: Era) -> &Bytes {
+        if kind != ListKind::Tools || !self.is_search() {
+            return self.list(kind, era);
+        }
+        let slot = &self.lazy.search_list[usize::from(era == Era::Modern)];
+        slot.get_or_init(|| self.render_search(era))
     }
 
     /// Like [`View::list`] for tools, for a session with separate instances. For servers that have such an instance,
     /// the list contains only the tools that the instance lists.
     pub(crate) fn own_tools(&self, era: Era, own: &[(Arc<Server>, Names)]) -> Bytes {
-        self.render(ListKind::Tools, era, |entry| {
+        self.render(ListKind::Tools, era, Vec::new(), |entry| {
             let mut own = own.iter();
             let own = own.find(|(server, _)| Arc::ptr_eq(server, &entry.server));
             own.is_none_or(|(_, names)| names.contains(&entry.item.native))
@@ -415,6 +449,10 @@ impl View {
         if text.is_empty() {
             text
         } else {
+            let text = match self.is_search() {
+                true => format!("{text}\n\n{FIND_UNLISTED}"),
+                false => text,
+            };
             format!(",\"instructions\":{}", quote(&text))
         }
     }
@@ -493,7 +531,7 @@ impl View {
     }
 
     /// The part of the server with this name in the scope.
-    fn part_of(&self, label: &str) -> Option<&Arc<Part>> {
+    pub(crate) fn part_of(&self, label: &str) -> Option<&Arc<Part>> {
         let mut parts = self.parts.iter();
         parts.find(|part| part.source.server.label(&self.scope).0.as_str() == label)
     }

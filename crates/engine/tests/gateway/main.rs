@@ -13,6 +13,7 @@ mod demand;
 mod elsewhere;
 mod eras;
 mod every;
+mod find;
 mod frames;
 mod gateway;
 mod hosted;

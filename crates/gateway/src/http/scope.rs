@@ -1,10 +1,10 @@
 //! The project and server that a request addresses, and whether its caller may use them.
 
-use crate::guard::PROJECT_ID;
+use crate::guard::{PROJECT_ID, TOOLS};
 use engine::{Scope, view::PROJECT_KEY};
 use http::{HeaderMap, StatusCode};
 use mcp::{Frame, json};
-use model::{ProjectId, ServerName};
+use model::{ProjectId, ServerName, ToolMode, UnknownWord};
 use percent_encoding::percent_decode_str;
 
 use super::{HttpGateway, reply::refusal};
@@ -62,8 +62,13 @@ impl HttpGateway {
         }
     }
 
-    /// The scope, with the values of the headers that are passed on to its servers.
-    pub(crate) fn with_values(&self, scope: Scope, headers: &HeaderMap) -> Result<Scope, Refusal> {
+    /// The scope, with the values of the headers that are passed on to its servers, and the tools that it lists.
+    pub(crate) fn with_values(
+        &self,
+        mut scope: Scope,
+        headers: &HeaderMap,
+    ) -> Result<Scope, Refusal> {
+        scope.tools = tool_mode(headers)?;
         let scope = self.gateway.with_values(scope, headers);
         scope.map_err(|invalid| refusal(StatusCode::BAD_REQUEST, &invalid.to_string()))
     }
@@ -107,6 +112,18 @@ pub(crate) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
         project,
         server,
         ..Scope::default()
+    })
+}
+
+/// The tools that the client wants lists to contain.
+fn tool_mode(headers: &HeaderMap) -> Result<Option<ToolMode>, Refusal> {
+    let Some(value) = headers.get(TOOLS) else {
+        return Ok(None);
+    };
+    let word = value.to_str().unwrap_or_default();
+    word.parse().map(Some).map_err(|unknown: UnknownWord| {
+        let what = format!("header X-Toolwharf-Tools {unknown}");
+        refusal(StatusCode::BAD_REQUEST, &what)
     })
 }
 

@@ -30,6 +30,20 @@ const OF_TOOLS: &[Parameter] = &[
     ),
 ];
 
+const OF_TOOL_SEARCHES: &[Parameter] = &[
+    parameter(
+        "query",
+        Kind::Text,
+        "The task in a few words, or the name of a tool. Without it, no tools are found",
+    ),
+    parameter("server", Kind::Server, "Only tools of this server"),
+    parameter(
+        "limit",
+        Kind::Number,
+        "The number of tools, 1 to 1000 (default 10)",
+    ),
+];
+
 const SERVER: Parameter = parameter("server", Kind::Text, "Only this server");
 const TOOL: Parameter = parameter("tool", Kind::Text, "Only this tool, by its native name");
 const STATUS: Parameter = parameter("status", Kind::Status, "Only with this outcome");
@@ -148,6 +162,19 @@ pub(super) const RECORDS: &[Route] = &[
     )
     .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
+    Route::new(
+        "searchTools",
+        "GET /api/v1/tools/search",
+        READ,
+        "Search tools by a task",
+        handled_by!(tools::search),
+    )
+    .about(
+        "Finds the tools that `search_tools` would find for a model in search mode, with the reasons, and the tokens that the lists \
+         of tools take.",
+    )
+    .asks(OF_TOOL_SEARCHES)
+    .answers::<api::FoundTools>(),
     Route::new(
         "getAttention",
         "GET /api/v1/attention",

@@ -1,7 +1,7 @@
 //! `project`: adds, changes, shows and removes projects.
 
 use api::{Project, ProjectConfig};
-use model::{NamingPolicy, ProjectId, StartPolicy};
+use model::{NamingPolicy, ProjectId, StartPolicy, ToolMode};
 
 use super::{Context, http::path, pages, print, prompt::agreed};
 
@@ -54,6 +54,12 @@ pub(super) struct AddArgs {
     /// without it (parallel).
     #[arg(long, value_name = "POLICY")]
     start: Option<StartPolicy>,
+    /// The tools in the lists of clients: all, search (tools that find the others) or auto (search for long lists).
+    #[arg(long, value_name = "MODE")]
+    tools: Option<ToolMode>,
+    /// A tool that lists contain in search mode, as SERVER/TOOL. Can be given several times. Replaces the previous ones.
+    #[arg(long = "listed-tool", value_name = "TOOL")]
+    listed_tools: Vec<String>,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
@@ -105,6 +111,10 @@ async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
     }
     config.naming = args.naming.or(config.naming);
     config.start = args.start.or(config.start);
+    config.tools = args.tools.or(config.tools);
+    if !args.listed_tools.is_empty() {
+        config.listed_tools = args.listed_tools;
+    }
     let project: Project = api.put(&of_project, &config).await?;
     let id = &project.id;
     if is_new {
@@ -124,6 +134,8 @@ fn config(project: Project) -> ProjectConfig {
         enabled: Some(project.enabled),
         naming: project.naming,
         start: project.start,
+        tools: project.tools,
+        listed_tools: project.listed_tools,
     }
 }
 
@@ -135,6 +147,7 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     };
     let naming = project.naming.map(|naming| naming.to_string());
     let start = project.start.map(|start| start.to_string());
+    let tools = project.tools.map(|tools| tools.to_string());
     print::data(&print::fields(&[
         ("id", project.id.clone()),
         ("name", project.name.clone()),
@@ -142,6 +155,8 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
         ("state", state(&project).to_owned()),
         ("naming", naming.unwrap_or_default()),
         ("start", start.unwrap_or_default()),
+        ("tools in lists", tools.unwrap_or_default()),
+        ("listed tools", project.listed_tools.join(", ")),
         ("made", print::time(project.created_at)),
         ("changed", print::time(project.updated_at)),
         ("endpoint", format!("{}/mcp/{}", api.url, project.id)),

@@ -6,13 +6,16 @@ use crate::cli::tool_lookup::find;
 use crate::cli::tool_lookup::{of, schema};
 use std::collections::BTreeMap;
 
-use api::{Tool, Tools};
+use api::{FoundBy, FoundTool, FoundTools, ListTokens, Tool, Tools};
 use model::{ProjectId, ServerName};
 use serde_json::Value;
 
 use super::{
-    Context, Output, approvals, call, http::Api, names, print, servers::said_name, shown,
-    tool_settings, top,
+    Context, Output, approvals, call,
+    http::{self, Api},
+    names, print,
+    servers::said_name,
+    shown, tool_settings, top,
 };
 
 #[derive(clap::Subcommand)]
@@ -20,6 +23,8 @@ pub(super) enum Command {
     /// List the tools of all servers.
     #[command(alias = "list")]
     Ls(ListArgs),
+    /// Search tools by a task, as models do in search mode.
+    Search(SearchArgs),
     /// Show a tool with its schema.
     #[command(aliases = ["show", "status"])]
     Get(GetArgs),
@@ -48,6 +53,22 @@ pub(super) struct ListArgs {
 }
 
 #[derive(clap::Args)]
+pub(super) struct SearchArgs {
+    /// The task in a few words, or the name of a tool.
+    #[arg(required = true)]
+    query: Vec<String>,
+    /// Search the tools that this project sees.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+    /// Only tools of this server.
+    #[arg(long)]
+    server: Option<ServerName>,
+    /// The number of tools to show.
+    #[arg(long, default_value_t = 10)]
+    limit: u32,
+}
+
+#[derive(clap::Args)]
 pub(super) struct GetArgs {
     /// The tool as `tools ls` shows it: its name, or SERVER/TOOL.
     #[arg(add = names::tools())]
@@ -60,6 +81,7 @@ pub(super) struct GetArgs {
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Ls(args) => list(context, args).await,
+        Command::Search(args) => search(context, args).await,
         Command::Get(args) => show(context, args).await,
         Command::Top(args) => top::run(context, args).await,
         Command::Call(args) => call::run(context, args).await,
@@ -113,6 +135,72 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     say_problems(&api, &args).await?;
     let head = ["NAME", "SERVER/TOOL", "STATE", "DESCRIPTION"];
     print::data(&print::table(head, tools.tools.iter().map(cells)))
+}
+
+async fn search(context: &Context, args: SearchArgs) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
+    let (query, limit) = (args.query.join(" "), args.limit.to_string());
+    let asked = [
+        ("query", Some(query.as_str())),
+        ("project", args.project.as_ref().map(ProjectId::as_str)),
+        ("server", args.server.as_ref().map(ServerName::as_str)),
+        ("limit", Some(limit.as_str())),
+    ];
+    let path = http::path(&["tools", "search"]) + &http::query(&asked);
+    if context.output == Output::Json {
+        return print::json(&api.get::<Value>(&path).await?);
+    }
+    let FoundTools { tools, tokens } = api.get(&path).await?;
+    let ListTokens {
+        all,
+        search,
+        is_search,
+    } = tokens;
+    let now = match is_search {
+        true => "clients get the latter",
+        false => "clients get the former; `tools` in toolwharf.toml changes that",
+    };
+    eprintln!("The list of all tools has about {all} tokens, in search mode {search}: {now}.");
+    if tools.is_empty() {
+        eprintln!("No tool fits `{}`.", print::printable(&query));
+    }
+    let cells = |tool: &FoundTool| {
+        [
+            tool.name.clone(),
+            format!("{:.1}", tool.score),
+            reasons(tool),
+            print::short(&tool.signature, 120),
+        ]
+    };
+    let head = ["NAME", "SCORE", "BECAUSE OF", "FOR A MODEL"];
+    print::data(&print::table(head, tools.iter().map(cells)))
+}
+
+/// Why a tool was found: a match of names, or the parts of its definition, the most important first.
+fn reasons(tool: &FoundTool) -> String {
+    let named = match tool.why {
+        FoundBy::Name => "its name",
+        FoundBy::Spelling => "its name, spelled differently",
+        FoundBy::Prefix => "the beginning of its name",
+        FoundBy::Typo => "a similar name",
+        FoundBy::Relevance => "",
+    };
+    if !named.is_empty() {
+        return named.to_owned();
+    }
+    let scores = &tool.scores;
+    let mut parts = [
+        ("name", scores.name),
+        ("description", scores.description),
+        ("parameters", scores.parameters + scores.parameter_text),
+        ("server", scores.server),
+    ];
+    parts.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let parts = parts.iter().filter(|(_, score)| *score >= 0.05);
+    let parts: Vec<_> = parts
+        .map(|(part, score)| format!("{part} {score:.1}"))
+        .collect();
+    parts.join(", ")
 }
 
 /// Prints why tools may be missing from the list.

@@ -158,9 +158,12 @@ impl Finder {
             "Authorization".to_owned(),
             format!("Bearer {}", token.trim()),
         );
+        let tools = self.scope.tools;
+        let tools = tools.map(|mode| (gateway::TOOLS.to_string(), mode.to_string()));
+        let headers: Vec<_> = [token].into_iter().chain(tools).collect();
         Ok(Passage::new(
             url.as_str(),
-            &[token],
+            &headers,
             self.max_answer,
             at.pin(),
         )?)

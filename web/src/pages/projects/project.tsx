@@ -171,11 +171,11 @@ function Products({ project }: { project: string }) {
 function Settings({ project }: { project: Schemas["Project"] }) {
   const change = useChange("projects");
   const navigate = useNavigate();
-  const [form, setForm] = useState({ name: project.name, description: project.description, enabled: project.enabled, naming: project.naming ?? "", start: project.start ?? "" });
+  const [form, setForm] = useState({ name: project.name, description: project.description, enabled: project.enabled, naming: project.naming ?? "", start: project.start ?? "", tools: project.tools ?? "", listed_tools: project.listed_tools });
   const [removing, setRemoving] = useState(false);
-  const set = (key: keyof typeof form) => (value: string) => setForm((old) => ({ ...old, [key]: value }));
+  const set = (key: Exclude<keyof typeof form, "listed_tools">) => (value: string) => setForm((old) => ({ ...old, [key]: value }));
   const save = () => {
-    const body = { ...form, naming: form.naming || null, start: form.start || null } as never;
+    const body = { ...form, naming: form.naming || null, start: form.start || null, tools: form.tools || null } as never;
     return attempt(() => change(ok(api.PUT("/api/v1/projects/{project}", { params: { path: { project: project.id } }, body }))), "Saved.");
   };
   return (
@@ -194,6 +194,18 @@ function Settings({ project }: { project: Schemas["Project"] }) {
             ["always-prefix", "always add the server's name"],
             ["last-wins", "offer the tool of the last server"],
             ["preserve", "keep names, and report clashes"],
+          ]}
+        />
+        <ChoiceField
+          label="Tools in the lists of clients"
+          help="In a short list, clients find tools by searching, which saves tokens."
+          value={form.tools}
+          onChange={set("tools")}
+          none="the default of the gateway"
+          choices={[
+            ["all", "all tools"],
+            ["auto", "all tools, or a short list if there are many"],
+            ["search", "a short list"],
           ]}
         />
         <ChoiceField label="When a chat starts, start its servers" value={form.start} onChange={set("start")} none="the default of the gateway" choices={[["sequential", "one after another"], ["parallel", "all at once"]]} />

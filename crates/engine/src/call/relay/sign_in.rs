@@ -81,15 +81,7 @@ pub(crate) async fn sign_in_tool(
         Ok(Prompted::NoLink) => (relay.refused(&server.unavailable_now()).message, true),
         Err(failure) => (relay.explain(failure).message, true),
     };
-    let kind = match caller.era {
-        Era::Modern => "\"resultType\":\"complete\",",
-        Era::Legacy => "",
-    };
-    let text = quote(&text);
-    let result = format!(
-        "{{{kind}\"content\":[{{\"type\":\"text\",\"text\":{text}}}],\"isError\":{is_error}}}"
-    );
-    Answer::result(frame, result.as_bytes())
+    Answer::of_tool(frame, caller.era, &text, is_error)
 }
 
 fn target(server: &Arc<Server>) -> Target {

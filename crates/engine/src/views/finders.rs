@@ -1,0 +1,73 @@
+//! Search mode: the tools of the gateway in a short list, and what the list contains besides.
+//!
+//! The list has the three tools of [`Finder`], the tools chosen by the setting `listed_tools`, and those that sign in to
+//! servers. Every other tool stays callable by its name.
+
+use std::collections::BTreeSet;
+
+use mcp::json::quote;
+use model::{ToolMode, ToolRef};
+
+/// The `_meta` key of a request for a list with the tools that the list should contain: a [`ToolMode`].
+pub(crate) const TOOLS_KEY: &str = "dev.toolwharf/tools";
+
+/// What the lists of tools of a view contain.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct ToolList {
+    pub(crate) mode: ToolMode,
+    pub(crate) listed: BTreeSet<ToolRef>,
+    pub(crate) search_above: usize,
+}
+
+/// A tool of the gateway that leads to the tools of servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finder {
+    Search,
+    Describe,
+    Call,
+}
+
+impl Finder {
+    pub(crate) const ALL: [Self; 3] = [Self::Search, Self::Describe, Self::Call];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Search => "search_tools",
+            Self::Describe => "describe_tools",
+            Self::Call => "call_tool",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    /// The definition, as JSON text. `servers`: the names of servers that have tools.
+    pub(crate) fn definition(self, servers: &str) -> String {
+        let name = self.name();
+        match self {
+            Self::Search => {
+                let description = quote(&format!(
+                    "Finds tools by what they do, or by name. Most tools are not listed, so search before you conclude that \
+                     something is impossible. Returns each tool's name, parameters (`?`: optional) and purpose. \
+                     Servers: {servers}"
+                ));
+                format!(
+                    r#"{{"name":"{name}","title":"Search tools","description":{description},"inputSchema":{{"type":"object","properties":{{"query":{{"type":"string","description":"The task in a few words, or a tool name"}},"server":{{"type":"string","description":"Only tools of this server"}},"limit":{{"type":"integer","minimum":1,"maximum":{MAX_FOUND},"description":"Default: {USUAL_FOUND}"}}}},"required":["query"]}},"annotations":{{"readOnlyHint":true,"openWorldHint":false}}}}"#
+                )
+            }
+            Self::Describe => format!(
+                r#"{{"name":"{name}","title":"Describe tools","description":"Returns the complete definitions of tools, with the JSON schemas of their parameters.","inputSchema":{{"type":"object","properties":{{"names":{{"type":"array","items":{{"type":"string"}},"minItems":1,"maxItems":{MAX_DESCRIBED}}}}},"required":["names"]}},"annotations":{{"readOnlyHint":true,"openWorldHint":false}}}}"#
+            ),
+            Self::Call => format!(
+                r#"{{"name":"{name}","title":"Call a tool","description":"Calls a tool that search_tools found, and returns its result.","inputSchema":{{"type":"object","properties":{{"name":{{"type":"string"}},"arguments":{{"type":"object","description":"The tool's arguments"}}}},"required":["name"]}}}}"#
+            ),
+        }
+    }
+}
+
+/// Results of a search, unless the caller asks for another number.
+pub(crate) const USUAL_FOUND: usize = 10;
+pub(crate) const MAX_FOUND: usize = 50;
+/// Tools described at a time.
+pub(crate) const MAX_DESCRIBED: usize = 20;

@@ -1,0 +1,52 @@
+//! The index of one server's tools in a view.
+//!
+//! Invariant: only tools that the view shows are indexed, so a search reveals nothing about hidden and kept-back ones.
+
+use discovery::{Segment, Server, Tool};
+use mcp::json::Object;
+
+use crate::views::{entry::Entry, source::Source};
+
+/// Indexes the tools that a view shows of a server.
+pub(super) fn index(source: &Source, entries: &[Entry]) -> Segment {
+    let objects: Vec<_> = entries
+        .iter()
+        .map(|entry| Object::of(&entry.item.raw))
+        .collect();
+    let texts: Vec<_> = objects
+        .iter()
+        .zip(entries)
+        .map(|(object, entry)| {
+            let string = |key: &str| object.as_ref().and_then(|object| object.string(key));
+            let own = entry.description.as_deref().map(Into::into);
+            let raw = |key: &str| object.as_ref().and_then(|object| object.raw(key));
+            let description = own.or_else(|| string("description"));
+            (
+                string("title"),
+                description,
+                raw("inputSchema"),
+                raw("annotations"),
+            )
+        })
+        .collect();
+    let tools: Vec<Tool<'_>> = texts
+        .iter()
+        .zip(entries)
+        .map(|((title, description, schema, annotations), entry)| Tool {
+            name: entry.name(),
+            title: title.as_deref(),
+            description: description.as_deref(),
+            input_schema: *schema,
+            annotations: *annotations,
+        })
+        .collect();
+    let info = source.catalog.info.as_ref();
+    let described = info.and_then(|info| info.implementation.as_ref());
+    let description = described.and_then(|own| Object::of(own)?.string("description"));
+    let server = Server {
+        name: source.server.name().as_str(),
+        description: description.as_deref(),
+        instructions: info.and_then(|info| info.instructions.as_deref()),
+    };
+    Segment::new(&server, &tools)
+}
