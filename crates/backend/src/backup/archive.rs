@@ -109,9 +109,11 @@ impl Writer {
         )
     }
 
-    /// Completes the file. Returns its size in bytes.
-    pub(super) fn finish(self) -> io::Result<u64> {
-        self.tar.into_inner()?.finish()?.finish()
+    /// Completes the file, which can then be published.
+    pub(super) fn finish(self) -> io::Result<Pending> {
+        let mut pending = self.tar.into_inner()?.finish()?;
+        pending.seal()?;
+        Ok(pending)
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     CLIENTS, CONFIG, DATA, DATA_ITEMS, DATABASE_ENTRY, FILES_SUFFIX, HOSTING, KEYS_ENTRY,
     Passphrase, Progress, Step, TABLES, VOLUMES,
     archive::{ConfigFile, MAX_SMALL_BYTES, Manifest, Writer},
-    file::{Pending, remove_copy},
+    file::{Pending, remove_copy, sync},
     tree::{self, Skipped},
 };
 use crate::{
@@ -159,13 +159,22 @@ pub async fn create(job: Job) -> anyhow::Result<Made> {
     let sent = send(&job, sender, export, &temporary.0, files, volumes).await;
     let written = writing.await.context("the backup was interrupted")?;
     // If the writing thread has failed, that is the cause.
-    let (bytes, skipped) = match written? {
+    let (pending, skipped) = match written? {
         Some(done) => done,
         None => {
             sent?;
             bail!("the backup was interrupted");
         }
     };
+    let failed = || format!("cannot write {}", file.display());
+    // From here on, this function owns the file: the writing thread could not know that the backup was dropped.
+    let published = pending.publish().with_context(failed)?;
+    let folder = published.folder();
+    let synced = task::spawn_blocking(move || sync(&folder)).await;
+    synced
+        .context("the backup was interrupted")?
+        .with_context(failed)?;
+    let bytes = published.keep();
     let notes = notes.into_iter().chain(left_out(skipped)).collect();
     Ok(Made { file, bytes, notes })
 }
@@ -239,7 +248,7 @@ fn write(
     manifest: &Manifest,
     mut pieces: mpsc::Receiver<Piece>,
     progress: Arc<Progress>,
-) -> anyhow::Result<Option<(u64, Skipped)>> {
+) -> anyhow::Result<Option<(Pending, Skipped)>> {
     let file = pending.path().display().to_string();
     let failed = || format!("cannot write {file}");
     let mut writer = Writer::new(pending, manifest, progress).with_context(failed)?;

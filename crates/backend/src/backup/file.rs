@@ -104,21 +104,60 @@ impl Pending {
         beside(&self.partial)
     }
 
-    /// Completes the file, writes it to the disk, and gives it its name. Returns its size in bytes.
-    pub(super) fn finish(mut self) -> io::Result<u64> {
+    /// Completes the file and writes it to the disk. It has its other name until it is published.
+    pub(super) fn seal(&mut self) -> io::Result<()> {
         let digest = self.out.hash.clone().finalize();
         frame(&mut self.out, SEAL_FRAME, &[COMPLETE, &digest])?;
-        self.out.file.sync_all()?;
+        self.out.file.sync_all()
+    }
+
+    /// Gives a sealed file its name.
+    pub(super) fn publish(mut self) -> io::Result<Published> {
         match self.replace {
             true => fs::rename(&self.partial, &self.path)?,
             false => rename_new(&self.partial, &self.path)?,
         }
         self.is_done = true;
-        if let Some(folder) = self.path.parent() {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(self.out.bytes)
+        Ok(Published {
+            path: self.path.clone(),
+            bytes: self.out.bytes,
+            is_kept: false,
+        })
     }
+}
+
+/// A complete file under its name. Dropping it removes the file, unless it is kept.
+pub(super) struct Published {
+    path: PathBuf,
+    bytes: u64,
+    is_kept: bool,
+}
+
+impl Published {
+    /// The folder, which must be written to the disk before the file is kept.
+    pub(super) fn folder(&self) -> PathBuf {
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        folder.to_owned()
+    }
+
+    /// Returns the size of the file in bytes.
+    pub(super) fn keep(mut self) -> u64 {
+        self.is_kept = true;
+        self.bytes
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes the entries of a folder to the disk.
+pub(super) fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 impl Write for Pending {
@@ -358,7 +397,8 @@ mod tests {
     fn write(path: &Path, content: &[u8]) -> anyhow::Result<u64> {
         let mut pending = Pending::create(path, false)?;
         pending.write_all(content)?;
-        Ok(pending.finish()?)
+        pending.seal()?;
+        Ok(pending.publish()?.keep())
     }
 
     fn check(path: &Path) -> Result<Vec<u8>, String> {
@@ -455,10 +495,11 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let pending = Pending::create(&path, false).unwrap();
         fs::write(&path, "precious").unwrap();
-        pending.finish().unwrap_err();
+        assert!(pending.publish().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        let pending = Pending::create(&path, true).unwrap();
-        pending.finish().unwrap();
+        let mut pending = Pending::create(&path, true).unwrap();
+        pending.seal().unwrap();
+        pending.publish().unwrap().keep();
         assert_eq!(check(&path).unwrap(), b"");
         for wrong in [dir.path().to_owned(), dir.path().join("none/b")] {
             let error = Pending::create(&wrong, false).err().unwrap().to_string();
