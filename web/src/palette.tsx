@@ -2,13 +2,13 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Command } from "cmdk";
-import { Play, RotateCw, Square, Sun, Wrench } from "lucide-react";
+import { Play, RotateCw, ScanSearch, Square, Sun, Wrench } from "lucide-react";
 import { Dialog as D } from "radix-ui";
 import { useState, type ReactNode } from "react";
 
 import { allTools, DONE, order, servers } from "./api/queries";
 import { matches, ownerOf, wordsOf } from "./api/tools";
-import { PLACES } from "./shell";
+import { PLACES, type Place } from "./shell";
 import { setTheme } from "./ui/media";
 import { attempt, Modal } from "./ui/overlay";
 import { Dot } from "./ui/state";
@@ -19,6 +19,8 @@ const ACTIONS = [
   ["stop", "Stop", <Square className="size-4" />],
   ["start", "Start", <Play className="size-4" />],
 ] as const;
+/** Pages that the sidebar does not list. */
+const MORE_PLACES: Place[] = [{ to: "/tools/find", label: "How models find tools", icon: ScanSearch, words: "search mode tokens" }];
 /** Maximum number of tools shown. Tools are searched only after the user has typed something. */
 const MAX_TOOLS = 30;
 
@@ -49,7 +51,7 @@ export default function Palette({ open, onOpenChange }: { open: boolean; onOpenC
         <Command.List className="max-h-[min(24rem,60vh)] overflow-y-auto p-1.5">
           <Command.Empty className="px-3 py-8 text-center text-sm text-muted">No match.</Command.Empty>
           <Command.Group heading="Pages" className={GROUP}>
-            {PLACES.flat().map(({ to, label, icon: Icon, words }) => (
+            {[...PLACES.flat(), ...MORE_PLACES].map(({ to, label, icon: Icon, words }) => (
               <Item key={to} value={`page ${label} ${words ?? ""}`} onSelect={go(to)} icon={<Icon className="size-4" />}>
                 {label}
               </Item>

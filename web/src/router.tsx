@@ -35,6 +35,12 @@ export const routes = {
     validateSearch: (search) => some(search, "server", "tool", "of", "q"),
     component: lazyRouteComponent(() => import("./pages/tools/tools"), "Tools"),
   }),
+  findTools: createRoute({
+    ...page,
+    path: "/tools/find",
+    validateSearch: (search) => some(search, "q", "project"),
+    component: lazyRouteComponent(() => import("./pages/tools/find"), "FindTools"),
+  }),
   calls: createRoute({
     ...page,
     path: "/calls",

@@ -22,6 +22,8 @@ await run(async (open) => {
     "/servers/everything?tab=isolation": "has no sandbox",
     "/tools": "Tools",
     "/tools?server=everything&tool=get-sum": "Returns the sum",
+    "/tools/find": "Type a task",
+    "/tools/find?q=get-sum&project=shop": "best first",
     "/calls": "everything/",
     [`/calls/${id}`]: "Timeline",
     "/approvals": "Nothing to approve",

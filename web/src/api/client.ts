@@ -10,6 +10,7 @@ export type Schemas = components["schemas"];
 /** `seen`: when this page received the data, in milliseconds since 1970. Wait times and ages in it are relative to that moment. */
 export type Server = Schemas["Server"] & { seen?: number };
 export type Tool = Schemas["Tool"];
+export type FoundTool = Schemas["FoundTool"];
 export type Call = Schemas["Call"];
 export type Replica = Schemas["Replica"];
 export type Attention = Schemas["Attention"];

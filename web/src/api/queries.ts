@@ -100,6 +100,14 @@ export const allTools = queryOptions({
   refetchInterval: polled(5_000),
 });
 
+/** The tools that a search for a task finds in search mode, and the lengths of the lists. An empty task finds none. */
+export const foundTools = (query: string, project: string | undefined, limit: number) =>
+  queryOptions({
+    queryKey: ["tools", "found", project ?? "", query, limit],
+    queryFn: ({ signal }) => ok(api.GET("/api/v1/tools/search", { params: { query: { query, project, limit } }, signal })),
+    refetchInterval: polled(5_000),
+  });
+
 /** The tools that an agent has. */
 export const chatTools = (project: string | undefined) =>
   queryOptions({
@@ -142,6 +150,12 @@ export const projects = queryOptions({
   queryKey: ["projects"],
   queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/projects", { params: { query: { limit: 1000 } }, signal }))).projects,
 });
+
+export const oneProject = (id: string) =>
+  queryOptions({
+    queryKey: ["projects", id],
+    queryFn: ({ signal }) => ok(api.GET("/api/v1/projects/{project}", { params: { path: { project: id } }, signal })),
+  });
 
 /** Commands for servers. */
 export type Order = "start" | "stop" | "restart" | "enable" | "disable";

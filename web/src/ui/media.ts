@@ -48,6 +48,16 @@ export function useNow(): number {
   return now;
 }
 
+/** Returns the value after it has not changed for a while, and the first one at once. */
+export function useSettled<T>(value: T, ms: number): T {
+  const [settled, setSettled] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(value), ms);
+    return () => clearTimeout(timer);
+  }, [value, ms]);
+  return settled;
+}
+
 /** Sets the title of the browser tab. */
 export function useTitle(name: string | undefined) {
   useEffect(() => {

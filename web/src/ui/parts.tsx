@@ -8,12 +8,14 @@ import { cx } from "@/lib";
 import { useTitle } from "./media";
 import { Scroller } from "./scroller";
 
-export function Page({ title, lead, actions, children, wide }: { title: string; lead?: ReactNode; actions?: ReactNode; children: ReactNode; wide?: boolean }) {
+/** `above` is shown above the title. */
+export function Page({ above, title, lead, actions, children, wide }: { above?: ReactNode; title: string; lead?: ReactNode; actions?: ReactNode; children: ReactNode; wide?: boolean }) {
   useTitle(title);
   return (
     <div className="flex min-h-full flex-col">
       <header className="flex flex-wrap items-center gap-x-4 gap-y-2 border-b px-4 py-3 md:px-6">
         <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
+          {above}
           <h1 className="truncate text-xl font-semibold tracking-tight">{title}</h1>
           {lead && <p className="mt-0.5 text-sm text-muted">{lead}</p>}
         </div>
@@ -183,8 +185,10 @@ export function Select({ className, ...rest }: ComponentProps<"select">) {
   return <select className={cx(FIELD, "h-8 pr-7 pointer-coarse:h-10 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
-/** A search box. `/` focuses it from anywhere on the page. */
-export function SearchBox({ value, onChange, placeholder, className }: { value: string; onChange: (value: string) => void; placeholder: string; className?: string }) {
+type SearchBoxProps = Omit<ComponentProps<"input">, "onChange" | "value"> & { value: string; onChange: (value: string) => void };
+
+/** A search box. `/` focuses it from anywhere on the page. Its name is its placeholder, unless it has a label of its own. */
+export function SearchBox({ value, onChange, className, ...rest }: SearchBoxProps) {
   const box = useRef<HTMLInputElement>(null);
   useEffect(() => {
     const listen = (event: KeyboardEvent) => {
@@ -202,8 +206,8 @@ export function SearchBox({ value, onChange, placeholder, className }: { value: 
       <Input
         ref={box}
         type="search"
-        aria-label={placeholder}
-        placeholder={placeholder}
+        aria-label={rest.id ? undefined : rest.placeholder}
+        {...rest}
         value={value}
         onChange={(event) => onChange(event.target.value)}
         onKeyDown={(event) => event.key === "Escape" && (value ? onChange("") : event.currentTarget.blur())}

@@ -1,4 +1,4 @@
-//! The console in a real browser, on the real binary with real servers: C01 to C14.
+//! The console in a real browser, on the real binary with real servers: C01 to C14, X01.
 //!
 //! The browser steps are in `web/tests`, one file per test, run by Node with Playwright. The gateways they use are set
 //! up here.
@@ -223,6 +223,19 @@ async fn c05_many_servers_and_tools_stay_fast() {
     let gateway = setup.connected().await;
     let servers = count.to_string();
     browse_with(&gateway, "c05_many", &[("TOOLWHARF_SERVERS", &servers)]).await;
+}
+
+/// The page shows what a model finds in search mode, why, and how many tokens that saves. It changes a project's list.
+#[tokio::test]
+async fn x01_the_console_shows_what_a_model_finds() {
+    let setup = Setup::new().scripted("many", &["--no-builtin", "--tools", "100"]);
+    let issue = tool("create_issue", "Reports a bug in a repository.");
+    let merge = tool("merge_branch", "Merges a branch into another one.");
+    let answers = with_tools(&[issue, merge], &done());
+    let forge = answering(&setup, "forge", ANSWERS, &answers);
+    let gateway = setup.server("forge", forge).connected().await;
+    put(&gateway, "/projects/shop", json!({"name": "The shop"})).await;
+    browse(&gateway, "x01").await;
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ import { useState } from "react";
 
 import { api, ok, useChange, type Schemas } from "@/api/client";
 import { beginLogin, endLogin, LOGIN_WORDS } from "@/api/logins";
-import { servers } from "@/api/queries";
+import { TOOL_LISTS, useProjectChange } from "@/api/projects";
+import { oneProject, servers } from "@/api/queries";
 import { plural } from "@/lib";
 import { at } from "@/root";
 import { ChoiceField, Decide, TextField, useSubmit } from "@/ui/form";
@@ -33,10 +34,7 @@ const TABS: Tab<Schemas["Project"]>[] = [
 export function ProjectPage() {
   const { project: id } = route.useParams();
   const { tab = "servers" } = route.useSearch();
-  const { data, error, refetch } = useQuery({
-    queryKey: ["projects", id],
-    queryFn: ({ signal }) => ok(api.GET("/api/v1/projects/{project}", { params: { path: { project: id } }, signal })),
-  });
+  const { data, error, refetch } = useQuery(oneProject(id));
   useTitle(data?.name || id);
   if (!data) return <Missing error={error} retry={refetch} />;
   const shown = TABS.find((one) => one.id === tab) ?? TABS[0]!;
@@ -170,13 +168,14 @@ function Products({ project }: { project: string }) {
 
 function Settings({ project }: { project: Schemas["Project"] }) {
   const change = useChange("projects");
+  const changeSettings = useProjectChange(project);
   const navigate = useNavigate();
-  const [form, setForm] = useState({ name: project.name, description: project.description, enabled: project.enabled, naming: project.naming ?? "", start: project.start ?? "", tools: project.tools ?? "", listed_tools: project.listed_tools });
+  const [form, setForm] = useState({ name: project.name, description: project.description, enabled: project.enabled, naming: project.naming ?? "", start: project.start ?? "", tools: project.tools ?? "" });
   const [removing, setRemoving] = useState(false);
-  const set = (key: Exclude<keyof typeof form, "listed_tools">) => (value: string) => setForm((old) => ({ ...old, [key]: value }));
+  const set = (key: keyof typeof form) => (value: string) => setForm((old) => ({ ...old, [key]: value }));
   const save = () => {
-    const body = { ...form, naming: form.naming || null, start: form.start || null, tools: form.tools || null } as never;
-    return attempt(() => change(ok(api.PUT("/api/v1/projects/{project}", { params: { path: { project: project.id } }, body }))), "Saved.");
+    const changes = { ...form, naming: form.naming || null, start: form.start || null, tools: form.tools || null } as Partial<Schemas["ProjectConfig"]>;
+    return attempt(() => changeSettings(changes), "Saved.");
   };
   return (
     <div className="flex max-w-xl flex-col gap-6">
@@ -198,15 +197,18 @@ function Settings({ project }: { project: Schemas["Project"] }) {
         />
         <ChoiceField
           label="Tools in the lists of clients"
-          help="In a short list, clients find tools by searching, which saves tokens."
+          help={
+            <>
+              With a short list, models find tools by searching, which saves tokens.{" "}
+              <Link to="/tools/find" search={{ project: project.id }} className="text-accent underline">
+                See what they find
+              </Link>
+            </>
+          }
           value={form.tools}
           onChange={set("tools")}
           none="the default of the gateway"
-          choices={[
-            ["all", "all tools"],
-            ["auto", "all tools, or a short list if there are many"],
-            ["search", "a short list"],
-          ]}
+          choices={TOOL_LISTS}
         />
         <ChoiceField label="When a chat starts, start its servers" value={form.start} onChange={set("start")} none="the default of the gateway" choices={[["sequential", "one after another"], ["parallel", "all at once"]]} />
         <label className="flex items-center gap-2 text-sm">

@@ -77,6 +77,9 @@ function List({ tools, servers, of, chosen }: { tools: Tool[]; servers: Server[]
             {plural(rows.length, "tool")}
           </span>
         </div>
+        <Link to="/tools/find" className="-mt-1.5 self-start text-sm text-accent underline">
+          How models find tools
+        </Link>
         <SearchBox value={typed} onChange={setTyped} placeholder="Search tools" />
         <Choose
           aria-label="Server"
