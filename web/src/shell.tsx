@@ -90,7 +90,8 @@ export function Shell() {
       )}
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">
         <Lifeline />
-        <main id={SCROLL_ID} tabIndex={-1} className="min-h-0 flex-1 overflow-y-auto outline-none">
+        {/* Positioned, so that hidden texts in it do not make the document longer than the window. */}
+        <main id={SCROLL_ID} tabIndex={-1} className="relative min-h-0 flex-1 overflow-y-auto outline-none">
           <Suspense fallback={null}>
             <Outlet />
           </Suspense>

@@ -27,6 +27,7 @@ await visit("/tools", async (page, { main, open }) => {
   await main.getByText("10 tools found").first().waitFor();
   await main.getByRole("button", { name: "Show up to 50" }).click();
   await found.nth(10).waitFor();
+  assert.ok(await page.evaluate(() => document.documentElement.scrollHeight <= innerHeight), "only the content scrolls");
 
   // A project lists a tool, and then gets the short list. The address has the task and the project.
   const shop = async () => (await api("GET", "/projects/shop")).body;

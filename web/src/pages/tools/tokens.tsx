@@ -8,7 +8,7 @@ export type Place = "project" | "gateway" | "unknown";
 
 /** How to change it to another value of the setting `tools`. */
 const CHANGES: Record<Place, (other: string) => string> = {
-  project: () => "Change that below.",
+  project: () => "The settings below change that.",
   gateway: (other) => `To change that, set \`tools = "${other}"\` in \`toolwharf.toml\`.`,
   unknown: () => "An administrator can change that.",
 };
