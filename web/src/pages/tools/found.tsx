@@ -52,8 +52,8 @@ export function Found({ tools, project }: { tools: FoundTool[]; project: Project
     <ol aria-label="Found tools" className="divide-y divide-line">
       {tools.map((tool) => (
         <li key={`${tool.project} ${tool.server} ${tool.native}`} className="group flex gap-2 px-3.5 py-3">
-          <div className="grid min-w-0 flex-1 gap-x-6 gap-y-2 md:grid-cols-[minmax(0,1fr)_15rem]">
-            <p title={tool.signature} className="self-start font-mono text-xs leading-5 break-words text-muted group-focus-within:line-clamp-none md:line-clamp-4">
+          <div className="grid min-w-0 flex-1 gap-x-6 gap-y-2 lg:grid-cols-[minmax(0,1fr)_15rem]">
+            <p title={tool.signature} className="self-start font-mono text-xs leading-5 break-words text-muted group-focus-within:line-clamp-none lg:line-clamp-4">
               <Link to="/tools" search={{ server: ownerOf(tool, known.data)?.id ?? tool.server, tool: tool.native } as never} className="text-[0.8125rem] font-medium text-text hover:underline">
                 {tool.name}
               </Link>
