@@ -44,14 +44,18 @@
 //! A separate kernel and devices. Also absent: processes that outlive their wrapper. A process namespace ends with its
 //! first process, so processes that a wrapper leaves behind are killed immediately.
 
+mod bare;
 mod cell;
 mod census;
 mod cgroup;
 mod channel;
 pub(crate) mod confine;
 mod fork_bomb;
+mod libraries;
+mod lockdown;
 mod losses;
 mod mounts;
+mod own_program;
 pub(crate) mod packages;
 mod ports;
 mod prepare;
@@ -92,7 +96,9 @@ use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::sandbox::packages::Packages;
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit, VisibleFiles};
 
+pub use self::bare::{Bare, BareOptions};
 pub use self::confine::Bounds;
+pub use self::lockdown::{Allowance, lock_down};
 pub use self::losses::{Loss, LossKind, SYSTEM_PATHS, losses};
 pub use self::shim::shim_main;
 pub use self::view::Own;

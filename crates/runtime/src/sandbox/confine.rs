@@ -22,8 +22,8 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, lchown};
 use std::path::{Path, PathBuf};
@@ -41,10 +41,11 @@ pub(crate) use self::view::is_system;
 use super::cell::Cell;
 use super::cgroup::Tree;
 use super::channel::Channel;
+use super::own_program::{OwnProgram, namespaces};
 use super::prepare::{BWRAP, memory_file, user_of};
 use super::shim::{self, Order};
 use super::view::{Own, Plan};
-use super::{START_TIMEOUT, executable, failed, late, mounts, own_task, seccomp, spawn, verify};
+use super::{START_TIMEOUT, failed, late, mounts, own_task, seccomp, spawn, verify};
 use crate::egress::{self, Allowed};
 use crate::handle::Exit;
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
@@ -342,8 +343,8 @@ impl Confine {
             contents.push((path.as_path(), file.as_raw_fd()));
             pass.push(file);
         }
-        let shim = self.shim_file()?;
-        let mut arguments = self.namespaces();
+        let shim = OwnProgram::open(&self.shim)?;
+        let mut arguments = namespaces(self.privileged, "installer");
         arguments.extend(view::arguments(step, &contents, &shim.arguments()));
         if let Some(program) = seccomp::program() {
             let filter = memory(&program)?;
@@ -382,56 +383,6 @@ impl Confine {
         })
     }
 
-    fn namespaces(&self) -> Vec<OsString> {
-        let mut arguments = vec![
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--unshare-uts",
-            "--unshare-net",
-            "--unshare-cgroup-try",
-            "--hostname",
-            "installer",
-            "--die-with-parent",
-            "--cap-drop",
-            "ALL",
-        ];
-        if self.privileged {
-            // The shim needs these capabilities, and gives them up before the step begins.
-            for capability in ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] {
-                arguments.extend(["--cap-add", capability]);
-            }
-        } else {
-            arguments.push("--unshare-user");
-        }
-        arguments.into_iter().map(Into::into).collect()
-    }
-
-    /// Opens Toolwharf's own executable in a form that bubblewrap can make visible in the sandbox.
-    fn shim_file(&self) -> Result<Shim, Error> {
-        let mut file =
-            File::open(&self.shim.program).map_err(executable("open", &self.shim.program))?;
-        let about = file.metadata();
-        let links = about
-            .map_err(executable("inspect", &self.shim.program))?
-            .nlink();
-        if links > 0 {
-            return Ok(Shim {
-                file: file.into(),
-                is_copy: false,
-            });
-        }
-        // The file was replaced by another version on disk, so only a copy of it can be shown.
-        let mut text = Vec::new();
-        let copy = file
-            .read_to_end(&mut text)
-            .and_then(|_| memory_file(&text))
-            .map_err(executable("copy", &self.shim.program))?;
-        Ok(Shim {
-            file: copy,
-            is_copy: true,
-        })
-    }
-
     /// Returns an error that says why bubblewrap exited before the shim started.
     async fn explain(&self, child: &process::Instance) -> Error {
         let exit = timeout(EXIT_TIMEOUT, child.handle.exited()).await;
@@ -450,28 +401,6 @@ struct Prepared {
     pass: Vec<OwnedFd>,
     channel: Channel,
     group: super::cgroup::Group,
-}
-
-struct Shim {
-    file: OwnedFd,
-    is_copy: bool,
-}
-
-impl Shim {
-    fn arguments(&self) -> Vec<OsString> {
-        let number = self.file.as_raw_fd().to_string();
-        let words = match self.is_copy {
-            true => vec![
-                "--perms",
-                "0555",
-                "--ro-bind-data",
-                &number,
-                shim::PATH_INSIDE,
-            ],
-            false => vec!["--ro-bind-fd", &number, shim::PATH_INSIDE],
-        };
-        words.into_iter().map(Into::into).collect()
-    }
 }
 
 /// Waits until the stage exceeds one of its bounds, and returns which.

@@ -33,6 +33,8 @@ const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
 /// The lower half of the first argument.
 const ARGUMENT_OFFSET: u32 = 16;
+/// The lower half of the third argument.
+const THIRD_ARGUMENT_OFFSET: u32 = 32;
 
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
@@ -46,6 +48,8 @@ const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
 const FAMILIES: [u32; 4] = [1, 2, 10, 16];
 /// Linux and its variants, with and without 32-bit addresses, and the value that only queries the personality.
 const PERSONALITIES: [u32; 5] = [0, 8, 0x0002_0000, 0x0002_0008, u32::MAX];
+/// The protection of memory that may be executed.
+const PROT_EXEC: u32 = 4;
 /// x32 system call numbers have this bit set.
 #[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
@@ -145,6 +149,7 @@ enum Place {
     Clone,
     Socket,
     Personality,
+    Memory,
     Allow,
     Denied,
     Unknown,
@@ -161,6 +166,43 @@ pub(super) fn program() -> Option<Vec<u8>> {
         bytes.extend_from_slice(&k.to_ne_bytes());
     }
     Some(bytes)
+}
+
+/// A filter that a process sets for itself.
+pub(super) struct Filter(Vec<Labelled>);
+
+impl Filter {
+    /// Allows `kept`, and `data` for memory that is not executable. Other calls fail.
+    pub(super) fn compute_only(kept: &[u32], data: &[u32]) -> Self {
+        use Place::{Allow, Denied, Memory};
+        use To::{Next, Place as At};
+        let jump = |code, k, yes, no| (None, Op { code, k, yes, no });
+        let load = |k| jump(LOAD, k, Next, Next);
+        let begin = |place, op: Labelled| (Some(place), op.1);
+        let mut ops = vec![
+            load(ARCHITECTURE_OFFSET),
+            jump(JUMP_EQUAL, MACHINE.unwrap_or_default(), Next, At(Denied)),
+            load(NUMBER_OFFSET),
+        ];
+        for (numbers, place) in [(kept, Allow), (data, Memory)] {
+            ops.extend(
+                numbers
+                    .iter()
+                    .map(|&one| jump(JUMP_EQUAL, one, At(place), Next)),
+            );
+        }
+        ops.push(begin(Denied, jump(RETURN, ERRNO | EPERM, Next, Next)));
+        ops.push(begin(Memory, load(THIRD_ARGUMENT_OFFSET)));
+        ops.push(jump(JUMP_ANY_BIT, PROT_EXEC, Next, At(Allow)));
+        ops.push(jump(RETURN, ERRNO | EPERM, Next, Next));
+        ops.push(begin(Allow, jump(RETURN, ALLOW, Next, Next)));
+        Self(ops)
+    }
+
+    pub(super) fn instructions(&self) -> Vec<libc::sock_filter> {
+        let one = |(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k };
+        assembled(&self.0).map(one).collect()
+    }
 }
 
 /// The number of calls on the list.
@@ -254,7 +296,12 @@ mod tests {
 
     /// Runs the filter on a call, as the kernel would.
     fn verdict(machine: u32, number: u32, argument: u32) -> u32 {
-        let program: Vec<_> = assembled(&ops(MACHINE.unwrap())).collect();
+        verdict_of(&ops(MACHINE.unwrap()), machine, number, argument)
+    }
+
+    /// `argument`: each of its arguments.
+    fn verdict_of(ops: &[Labelled], machine: u32, number: u32, argument: u32) -> u32 {
+        let program: Vec<_> = assembled(ops).collect();
         let (mut at, mut value) = (0, 0);
         loop {
             let (code, yes, no, k) = program[at];
@@ -264,7 +311,7 @@ mod tests {
                     value = match k {
                         NUMBER_OFFSET => number,
                         ARCHITECTURE_OFFSET => machine,
-                        ARGUMENT_OFFSET => argument,
+                        ARGUMENT_OFFSET | THIRD_ARGUMENT_OFFSET => argument,
                         other => panic!("it loads {other}"),
                     };
                     0
@@ -351,6 +398,24 @@ mod tests {
         {
             assert_eq!(verdict(ours, X32_BIT | nr::__NR_read, 0), ERRNO | ENOSYS);
             assert_eq!(verdict(ours, nr::__NR_modify_ldt, 0), ERRNO | EPERM);
+        }
+    }
+
+    #[test]
+    fn a_process_that_only_computes_keeps_what_is_named() {
+        let (ours, kept, data) = (MACHINE.unwrap(), [nr::__NR_read], [nr::__NR_mmap]);
+        let Filter(ops) = Filter::compute_only(&kept, &data);
+        for (machine, number, argument, expected) in [
+            (ours, nr::__NR_read, 7, ALLOW),
+            (ours ^ 1, nr::__NR_read, 7, ERRNO | EPERM),
+            (ours, nr::__NR_openat, 0, ERRNO | EPERM),
+            (ours, nr::__NR_execve, 0, ERRNO | EPERM),
+            (ours, nr::__NR_mmap, 3, ALLOW),
+            (ours, nr::__NR_mmap, 7, ERRNO | EPERM),
+            (ours, nr::__NR_read | 0x4000_0000, 0, ERRNO | EPERM),
+        ] {
+            let found = verdict_of(&ops, machine, number, argument);
+            assert_eq!(found, expected, "{number} {argument}");
         }
     }
 
