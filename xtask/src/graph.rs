@@ -24,6 +24,8 @@ mcp: http-client model | rmcp | axum sqlx
 # Contains no transport.
 oauth: model | | hyper axum reqwest sqlx rmcp
 runtime: model | rmcp | axum sqlx
+# Its processes run in the sandbox of `runtime`.
+code: runtime model | hyper rmcp | axum sqlx
 store: model | hyper rmcp | axum
 # For the reader of event streams and, with the feature `adk`, the client role.
 agent: http-client mcp model | sqlx | axum
@@ -43,7 +45,7 @@ backend: auth engine http-client lifecycle containers runtime store mcp oauth co
 gateway: auth backend engine http-client lifecycle runtime store mcp model | sqlx |
 install: api config http-client mcp model runtime | sqlx |
 rest: auth backend gateway install engine lifecycle agent runtime store mcp oauth config model api | sqlx |
-toolwharf: rest gateway install backend auth engine http-client lifecycle agent containers runtime store mcp oauth config model api | sqlx |
+toolwharf: rest gateway install backend auth engine code http-client lifecycle agent containers runtime store mcp oauth config model api | sqlx |
 # The test kit must not be built from the code that it checks.
 testkit: | |
 bench: testkit mcp model | |

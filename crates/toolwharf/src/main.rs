@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Some(first) if first == startup::SHIM => {
             return runtime::sandbox::shim_main(&arguments.collect::<Vec<_>>());
         }
+        Some(first) if first == code::child::ARGUMENT => return code::child::main(),
         _ => {}
     }
     if first_process::is_this() {

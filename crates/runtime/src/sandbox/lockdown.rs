@@ -101,7 +101,8 @@ pub fn lock_down(allowance: Allowance) -> io::Result<()> {
         ),
         (Resource::Core, 0),
         (Resource::Fsize, 0),
-        (Resource::Nofile, 0),
+        // The standard streams. With less, the kernel refuses to poll them.
+        (Resource::Nofile, 3),
     ] {
         let both = Rlimit {
             current: Some(limit),

@@ -151,11 +151,11 @@ impl Order {
 pub fn shim_main(args: &[OsString]) -> ExitCode {
     let number = |text: &OsString| text.to_str()?.parse().ok();
     let result = match args {
+        [word, writable @ ..] if word == SEAL => seal_main(writable),
         [channel] => match number(channel) {
             Some(channel) => become_server(channel),
             None => Err(io::Error::other("only Toolwharf starts this command")),
         },
-        [word, writable @ ..] if word == SEAL => seal_main(writable),
         [word, channel] if word == HELPER_ARGUMENT => match number(channel) {
             Some(channel) => help(channel),
             None => Err(io::Error::other("only Toolwharf starts this command")),
