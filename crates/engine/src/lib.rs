@@ -4,8 +4,7 @@
 //! are no cycles.
 //!
 //! - `scope`: the part of the gateway that a caller addresses; `exchange`: the caller of a request, and its answer;
-//!   [`catalog`]: what a server offers, as it sent it; [`uri`]: resource URIs, unique across servers; `log_message`: log
-//!   messages, for clients of a level.
+//!   [`catalog`]: what a server offers, as it sent it; `log_message`: log messages, for clients of a level.
 //! - `records`: what survives a restart. [`remember`], `server_cache`, `pinned`: what is known about servers from
 //!   earlier runs, and which tools are kept back because of it; `audit`: the log of tool calls; `event_log`: the event
 //!   log of servers; [`secrets`]: encryption.
@@ -46,7 +45,6 @@ mod records;
 mod scope;
 pub mod server;
 mod shared;
-pub mod uri;
 mod views;
 
 pub use client_state::hub;
@@ -58,6 +56,7 @@ pub use gateway::{
     update::{Candidate, UpdateError},
 };
 pub use life::callers::InvalidValue;
+pub(crate) use mcp::uri;
 pub use records::{
     audit::{NotRecorded, recorded_error},
     event_log::Warning,

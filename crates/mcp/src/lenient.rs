@@ -24,7 +24,7 @@ const MAX_CANDIDATES: usize = 8;
 ///
 /// # Errors
 /// [`Invalid`] of the strict parse.
-pub(crate) fn parse(text: Bytes, max_depth: usize, asked: Option<u64>) -> Result<Frame, Invalid> {
+pub fn parse(text: Bytes, max_depth: usize, asked: Option<u64>) -> Result<Frame, Invalid> {
     match Frame::parse(text, max_depth) {
         Ok(frame) => Ok(with_valid_error(frame)),
         Err(invalid) => repaired(&invalid, max_depth, asked).ok_or(invalid),
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: Bytes, max_depth: usize, asked: Option<u64>) -> Result
 }
 
 /// Finds the message at the end of a line that begins with other text. Returns that text and the message.
-pub(crate) fn after_other_text(line: &Bytes, max_depth: usize) -> Option<(Bytes, Frame)> {
+pub fn after_other_text(line: &Bytes, max_depth: usize) -> Option<(Bytes, Frame)> {
     memchr::memchr_iter(b'{', line)
         .filter(|at| line[at + 1..].trim_ascii_start().first() == Some(&b'"'))
         .take(MAX_CANDIDATES)

@@ -19,13 +19,14 @@ pub mod frame;
 pub mod gather;
 pub mod headers;
 pub mod json;
-mod lenient;
+pub mod lenient;
 pub mod lines;
 pub mod outbox;
 pub mod protocol;
 pub mod server;
 pub mod sse;
 pub mod tasks;
+pub mod uri;
 
 pub use error::RpcError;
 pub use frame::{Frame, Kind};

@@ -227,7 +227,7 @@ fn port(uri: &Uri) -> u16 {
 
 /// Resolves the message endpoint that a server announced. It must have the server's origin, because the messages and
 /// the configured headers go there.
-pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
+pub fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
     let shown = || {
         reference
             .trim()

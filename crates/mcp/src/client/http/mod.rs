@@ -21,7 +21,7 @@ mod wire;
 pub(super) use self::{
     body::{Media, media, redirect, status_hint},
     detect::{connect, initialize_too},
-    endpoint::{Endpoint, resolve},
+    endpoint::Endpoint,
     link::HttpLink,
     pool::Body,
     refusal::means_wait,
@@ -29,6 +29,7 @@ pub(super) use self::{
 };
 pub use self::{
     call::HttpCall,
+    endpoint::resolve,
     passage::{Passage, PassageError, Reply},
     pool::Pool,
 };

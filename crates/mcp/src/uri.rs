@@ -5,13 +5,14 @@
 
 use std::{borrow::Cow, fmt::Write, sync::LazyLock};
 
-use mcp::{
+use memchr::memmem::Finder;
+use model::ServerName;
+
+use crate::{
     Frame, Kind,
     json::{self, Object, Span, Splice},
     protocol::method,
 };
-use memchr::memmem::Finder;
-use model::ServerName;
 
 const SCHEME: &str = "resource://";
 /// Schemes that hosts recognise: MCP Apps (SEP-1865), skills (SEP-2640).
