@@ -66,19 +66,40 @@ fn put_modern_meta(out: &mut Vec<u8>, face: &ClientFace) {
     }
 }
 
-/// Adds the members that a modern request needs to `params._meta`. Creates the object if it is missing.
+/// The members of `_meta` that describe a modern client.
+const MODERN_META: [&str; 4] = [
+    meta::PROTOCOL_VERSION,
+    meta::CLIENT_INFO,
+    meta::CLIENT_CAPABILITIES,
+    meta::LOG_LEVEL,
+];
+
+/// Adds the members that a modern request needs to `params._meta`. Creates the object if it is missing, or if `_meta` has
+/// another type. Members of these names are replaced: a legacy client has no say in them.
 fn add_meta(frame: &Frame, face: &ClientFace, splice: &mut Splice<'_>) {
     let text = frame.text();
-    let (object, before, after) = match (frame.object(), frame.meta()) {
-        (_, Some(own)) => (own.span(), "", ""),
-        (Some(params), None) => (params.span(), "\"_meta\":{", "}"),
-        (None, None) => (json::trimmed(text), "\"params\":{\"_meta\":{", "}}"),
-    };
     let mut members = Vec::with_capacity(256 + face.info.len() + face.capabilities.len());
-    members.extend_from_slice(before.as_bytes());
     put_modern_meta(&mut members, face);
-    members.extend_from_slice(after.as_bytes());
-    splice.insert(text, &object, members);
+    let wrapped =
+        |before: &str, after: &str| [before.as_bytes(), &members, after.as_bytes()].concat();
+    match (frame.object(), frame.meta()) {
+        (_, Some(own)) => {
+            let old = own.find_all(MODERN_META);
+            if own.members().count() > old.iter().flatten().count() {
+                members.push(b',');
+            }
+            remove_all(text, &own.span(), old, splice);
+            let inside = own.span().start + 1;
+            splice.replace(inside..inside, members);
+        }
+        (Some(params), None) => {
+            splice.set(text, &params, "_meta", wrapped("{", "}"));
+        }
+        (None, None) => {
+            let members = wrapped("\"params\":{\"_meta\":{", "}}");
+            splice.insert(text, &json::trimmed(text), members);
+        }
+    }
 }
 
 fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {
@@ -90,13 +111,7 @@ fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {
     ];
     remove_all(text, &params.span(), retry, splice);
     if let Some(own) = frame.meta() {
-        let keys = [
-            meta::PROTOCOL_VERSION,
-            meta::CLIENT_INFO,
-            meta::CLIENT_CAPABILITIES,
-            meta::LOG_LEVEL,
-        ];
-        remove_all(text, &own.span(), own.find_all(keys), splice);
+        remove_all(text, &own.span(), own.find_all(MODERN_META), splice);
     }
 }
 
@@ -232,7 +247,7 @@ pub fn with_server_info(result: &[u8], info: &str) -> Option<Vec<u8>> {
     match object.object("_meta") {
         Some(own) if own.find(meta::SERVER_INFO).is_some() => return None,
         Some(own) => splice.insert(result, &own.span(), member),
-        None => splice.insert(result, &object.span(), format!("\"_meta\":{{{member}}}")),
+        None => splice.set(result, &object, "_meta", format!("{{{member}}}")),
     };
     Some(splice.apply_within(result, object.span()).to_vec())
 }
@@ -461,6 +476,19 @@ mod tests {
                 r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":2}}}"#,
                 r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{ADDED,"x":2}}}"#,
             ),
+            // No key is there twice.
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1,"_meta":null}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1,"_meta":{ADDED}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"io.modelcontextprotocol/clientInfo":7,"x":2}}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{ADDED,"x":2}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{ "io.modelcontextprotocol/logLevel":"x"}}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{ADDED }}}"#,
+            ),
         ] {
             let expect = expect.replace("ADDED", added);
             assert_eq!(up(text, Era::Legacy, Era::Modern), expect);
@@ -536,6 +564,10 @@ mod tests {
             Some(r#"{"a":1,"_meta":{"KEY":{"name":"n"},"b":2}}"#),
         );
         check(r#"{"_meta":{"KEY":{}}}"#, None);
+        check(
+            r#"{"_meta":null,"a":1}"#,
+            Some(r#"{"_meta":{"KEY":{"name":"n"}},"a":1}"#),
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn opens_urls(capabilities: &[u8]) -> bool {
 }
 
 /// Adds the `elicitationId` that 2025-11-25 requires to the params of a URL elicitation. Returns the params and the id:
-/// an existing id, or else `fresh`.
+/// an existing id that is a string, or else `fresh`.
 #[must_use]
 pub fn with_id(params: &Bytes, fresh: &str) -> (Bytes, String) {
     let Some(object) = Object::of(params) else {
@@ -41,8 +41,7 @@ pub fn with_id(params: &Bytes, fresh: &str) -> (Bytes, String) {
         return (params.clone(), id.into_owned());
     }
     let mut splice = Splice::new();
-    let member = format!("\"elicitationId\":{}", quote(fresh));
-    splice.insert(params, &object.span(), member.as_bytes());
+    splice.set(params, &object, "elicitationId", quote(fresh));
     (splice.apply(params), fresh.to_owned())
 }
 
@@ -117,6 +116,9 @@ mod tests {
             &br#"{"elicitationId":"fresh","mode":"url","url":"http://x"}"#[..]
         );
         assert_eq!(with_id(&with, "another"), (with.clone(), "fresh".into()));
+        let odd = Bytes::from_static(br#"{"elicitationId":7,"mode":"url"}"#);
+        let replaced = Bytes::from_static(br#"{"elicitationId":"fresh","mode":"url"}"#);
+        assert_eq!(with_id(&odd, "fresh"), (replaced, "fresh".into()));
     }
 
     #[test]

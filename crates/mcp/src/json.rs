@@ -392,6 +392,25 @@ impl<'a> Splice<'a> {
         self.replace(inside..inside, with)
     }
 
+    /// Sets the member `key` of `object`: replaces its value, or inserts the member at the beginning. `value` is JSON text.
+    pub fn set(
+        &mut self,
+        text: &[u8],
+        object: &Object<'_>,
+        key: &str,
+        value: impl Into<Vec<u8>>,
+    ) -> &mut Self {
+        let value = value.into();
+        match object.find(key) {
+            Some(old) => self.replace(old, value),
+            None => self.insert(
+                text,
+                &object.span(),
+                [quote(key).as_bytes(), b":", &value].concat(),
+            ),
+        }
+    }
+
     /// Removes the member with the value at `value` from its object, including its comma.
     pub fn remove(&mut self, text: &[u8], object: &Span, value: &Span) -> &mut Self {
         let mut before = None;
@@ -591,6 +610,8 @@ mod tests {
         }
         let inserted = r#"{"z":0, "a": 1, "b": {"c": [1,2]}, "d": "x" }"#;
         check(&|s| s.insert(&text, &object.span(), b"\"z\":0"), inserted);
+        check(&|s| s.set(&text, &object, "z", "0"), inserted);
+        check(&|s| s.set(&text, &object, "a", "7"), replaced);
     }
 
     #[test]

@@ -118,17 +118,18 @@ pub fn rename(frame: &Frame, id: &str, splice: &mut Splice<'_>) {
 /// Adds the related task to the `_meta` of an object (JSON text).
 #[must_use]
 pub fn related(object: &[u8], id: &str) -> Vec<u8> {
-    let member = format!("{}:{{\"taskId\":{}}}", quote(RELATED), quote(id));
+    let task = format!("{{\"taskId\":{}}}", quote(id));
+    let wrapped = format!("{{{}:{task}}}", quote(RELATED));
     let Some(own) = Object::of(object) else {
-        return format!("{{\"_meta\":{{{member}}}}}").into_bytes();
+        return format!("{{\"_meta\":{wrapped}}}").into_bytes();
     };
     let mut splice = Splice::new();
     match own.object("_meta") {
         Some(meta) => match meta.object(RELATED).and_then(|known| known.find("taskId")) {
             Some(known) => splice.replace(known, quote(id).into_bytes()),
-            None => splice.insert(object, &meta.span(), member),
+            None => splice.set(object, &meta, RELATED, task),
         },
-        None => splice.insert(object, &own.span(), format!("\"_meta\":{{{member}}}")),
+        None => splice.set(object, &own, "_meta", wrapped),
     };
     let whole = own.span();
     splice.apply_within(object, whole).to_vec()
@@ -230,6 +231,13 @@ mod tests {
             String::from_utf8_lossy(&related(br#"{"content":[]}"#, "e")),
             r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"e"}},"content":[]}"#
         );
+        for odd in ["null", r#"{"io.modelcontextprotocol/related-task":7}"#] {
+            let object = format!(r#"{{"_meta":{odd}}}"#);
+            assert_eq!(
+                String::from_utf8_lossy(&related(object.as_bytes(), "e")),
+                r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"e"}}}"#
+            );
+        }
         let whole = br#"{"content":[],"_meta":{"a":1,"io.modelcontextprotocol/related-task":{"taskId":"e"}}}"#;
         assert_eq!(
             String::from_utf8_lossy(&unrelated(whole)),

@@ -111,15 +111,12 @@ impl Listener {
                 String::from_utf8_lossy(tag)
             );
             match (frame.object(), frame.meta()) {
-                (_, Some(own)) => match own.find(meta::SUBSCRIPTION_ID) {
-                    Some(old) => splice.replace(old, tag.to_vec()),
-                    None => splice.insert(frame.text(), &own.span(), member.as_bytes()),
-                },
-                (Some(params), None) => splice.insert(
-                    frame.text(),
-                    &params.span(),
-                    format!("\"_meta\":{{{member}}}").as_bytes(),
-                ),
+                (_, Some(own)) => {
+                    splice.set(frame.text(), &own, meta::SUBSCRIPTION_ID, tag.to_vec())
+                }
+                (Some(params), None) => {
+                    splice.set(frame.text(), &params, "_meta", format!("{{{member}}}"))
+                }
                 (None, None) => splice.insert(
                     frame.text(),
                     &mcp::json::trimmed(frame.text()),
