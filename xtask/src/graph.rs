@@ -49,6 +49,8 @@ toolwharf: rest gateway install backend auth engine code http-client lifecycle a
 # The test kit must not be built from the code that it checks.
 testkit: | |
 bench: testkit mcp model | |
+# All crates that parse outside input.
+fuzz: api config install mcp model oauth | |
 dice: | |
 recipe-vault: testkit | | axum
 xtask: | | tokio

@@ -55,6 +55,7 @@ bwrap | servers are hosted in its sandboxes | debian: bwrap | bubblewrap
 busybox | the tests' containers are made of it | debian: busybox | busybox-static
 mkfs.ext4 (with e2fsck, resize2fs and debugfs) | volumes of limited size are made with it \
     | debian: mkfs.ext4 e2fsck resize2fs debugfs | e2fsprogs
+c++ | libFuzzer is built with it, for the fuzz targets | path: c++ | g++
 faketime | replicas are tested with clocks that differ | path: faketime | faketime
 etcd | Kubernetes' API server keeps its objects there | debian: etcd | etcd-server
 openssl | certificates for gateways, the API server and daemons are made with it | path: openssl | openssl

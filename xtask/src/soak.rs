@@ -36,6 +36,7 @@ const CALLS: &str = "crates/toolwharf/tests/scenarios_load.rs";
 const CLIENTS: &str = "crates/toolwharf/tests/faults_clients.rs";
 const CROWDS: &str = "crates/toolwharf/tests/faults_crowds.rs";
 const ESCAPES: &str = "crates/runtime/tests/sandbox/escapes.rs";
+const FUZZ: &str = "crates/fuzz/tests/targets/main.rs";
 const HOSTING: &str = "crates/toolwharf/tests/faults_hosting.rs";
 const LEAKS: &str = "crates/toolwharf/tests/leaks.rs";
 const LIMITS: &str = "crates/runtime/tests/sandbox/limits.rs";
@@ -174,6 +175,27 @@ const FIGURES: &[Figure] = &[
             &[
                 "a_line_that_is_too_long_ends_its_call_at_once",
                 "an_answer_over_http_that_is_too_long_ends_its_call_at_once",
+            ],
+        )],
+        needs_postgres: false,
+    },
+    Figure {
+        name: "fuzz",
+        load: "ten fuzz targets for a minute each, guided by coverage: frames, JSON, event streams, headers, configuration, manifests, URIs, OAuth, registry entries and MCPB files",
+        bound: "no input breaks a promise of its parser, takes more than 1 s, needs more than 16 MiB or leaves memory behind",
+        tests: &[(
+            FUZZ,
+            &[
+                "fuzz_frames",
+                "fuzz_json",
+                "fuzz_sse",
+                "fuzz_headers",
+                "fuzz_configuration",
+                "fuzz_manifests",
+                "fuzz_uris",
+                "fuzz_oauth",
+                "fuzz_registry",
+                "fuzz_mcpb",
             ],
         )],
         needs_postgres: false,

@@ -170,7 +170,7 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
 }
 
 /// Writes the files of an archive below `into`, with at most `most` bytes in total.
-pub(super) fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String> {
+pub fn extract(file: &[u8], into: &Path, most: u64) -> Result<(), String> {
     let bad = |error: &dyn std::fmt::Display| format!("the MCPB file cannot be unpacked: {error}");
     archive::check(file, most)?;
     let mut archive = ZipArchive::new(Cursor::new(file)).map_err(|error| bad(&error))?;
@@ -240,7 +240,7 @@ fn inside(name: &str) -> Option<PathBuf> {
 impl Plan {
     /// Adds the manifest of an unpacked bundle to the plan: the program, arguments, variables and inputs. Errors go to
     /// `refused`.
-    pub(super) fn unpacked(&mut self, folder: PathBuf) {
+    pub fn unpacked(&mut self, folder: PathBuf) {
         let manifest = match read(&folder) {
             Ok(manifest) => manifest,
             Err(why) => return self.refused.push(Wrong::new("/packages/identifier", why)),

@@ -129,7 +129,7 @@ fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
 impl Document {
     /// # Errors
     /// The errors of the entry, each with its place.
-    pub(crate) fn read(entry: &Value) -> Result<Self, Vec<Wrong>> {
+    pub fn read(entry: &Value) -> Result<Self, Vec<Wrong>> {
         let mut wrong = Vec::new();
         look(entry, &mut String::new(), 0, false, &mut wrong);
         if !wrong.is_empty() {

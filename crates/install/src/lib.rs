@@ -23,7 +23,9 @@ mod sources;
 mod tests;
 
 pub use self::{
+    bundle::extract,
+    document::Document,
     fill::{Filled, Place},
-    plan::{Kind, Plan},
+    plan::{Kind, Plan, plans},
     sources::{Catalogue, Error, Listing},
 };

@@ -186,7 +186,7 @@ pub(super) fn runs(document: &Document) -> Vec<String> {
 }
 
 /// All plans. Those that are not refused come first.
-pub(crate) fn plans(document: &Document) -> Vec<Plan> {
+pub fn plans(document: &Document) -> Vec<Plan> {
     let mut plans = Vec::new();
     for (index, package) in document.packages.iter().enumerate() {
         plans.push(Plan::of_package(document, index, package));
@@ -347,7 +347,7 @@ impl Plan {
 
     /// Sets what the entry may do, according to the registry that lists it. `None`: the built-in catalogue, which is
     /// trusted.
-    pub(super) fn listed_by(&mut self, registry: Option<&Url>) {
+    pub fn listed_by(&mut self, registry: Option<&Url>) {
         self.may_be_local = registry.is_some_and(is_local);
         self.is_open = self.wants_all && registry.is_none();
         if self.wants_all && !self.is_open {
