@@ -33,7 +33,7 @@ lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
 # Pure computing.
 discovery: | | tokio hyper axum reqwest sqlx rmcp
 discovery-model: discovery | | tokio hyper axum reqwest sqlx rmcp
-engine: lifecycle mcp runtime store model | sqlx genai | axum
+engine: lifecycle code discovery discovery-model mcp runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp
 # For errors in a body, with their places.
@@ -41,10 +41,10 @@ config: model api | | tokio hyper axum reqwest sqlx rmcp
 containers: http-client runtime model | rmcp | axum sqlx
 # Secrets of tickets are sealed with the engine's keys. People and servers sign in with the same protocol.
 auth: engine http-client oauth runtime store model | sqlx |
-backend: auth engine http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
+backend: auth engine code http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
 gateway: auth backend engine http-client lifecycle runtime store mcp model | sqlx |
 install: api config http-client mcp model runtime | sqlx |
-rest: auth backend gateway install engine lifecycle agent runtime store mcp oauth config model api | sqlx |
+rest: auth backend gateway install engine discovery lifecycle agent runtime store mcp oauth config model api | sqlx |
 toolwharf: rest gateway install backend auth engine code http-client lifecycle agent containers runtime store mcp oauth config model api | sqlx |
 # The test kit must not be built from the code that it checks.
 testkit: | |

@@ -17,7 +17,7 @@ use containers::{
     docker::{self, Docker, Swarm},
     e2b::{self, E2b},
 };
-use engine::{Gateway, Remembered, Runtimes};
+use engine::{Gateway, Meanings, Remembered, Runtimes};
 use http_client::Proxies;
 use mcp::{
     chain::{self, Chain},
@@ -263,6 +263,9 @@ pub fn chain(data_dir: &Path, is_child: bool) -> anyhow::Result<Chain> {
     Ok(Chain::new(&installation(data_dir)?, above.as_deref()))
 }
 
+/// Runs of `run_code` at the same time.
+const MAX_CODE_RUNS: usize = 8;
+
 /// Creates the process spawner, with its sentinel.
 pub fn spawner() -> anyhow::Result<Spawner> {
     let sentinel = SentinelCommand::this_binary([SENTINEL]);
@@ -323,6 +326,15 @@ pub async fn gateway(
         own.is_some(),
         options,
     ));
+    let code = code::Runner::new(
+        spawner.clone(),
+        code::Options {
+            install: installation(data_dir)?,
+            shim: SentinelCommand::this_binary([SHIM]),
+            limits: code::Limits::default(),
+            max_runs: MAX_CODE_RUNS,
+        },
+    );
     let host = Host::new(spawner.clone(), packages.clone());
     let runtimes = match own {
         Some(own) => {
@@ -332,7 +344,20 @@ pub async fn gateway(
         }
         None => Runtimes::without_sandboxes(host, NOT_OWNED),
     };
+    let search_model = settings.search_model.clone();
     let gateway = Gateway::new(settings, identity, runtimes, logins.clone(), store.clone());
+    gateway.keep_code(code);
+    if let Some(file) = search_model {
+        // Reading the model must not delay the start.
+        let gateway = gateway.clone();
+        tokio::task::spawn_blocking(move || match Meanings::load(&file) {
+            Ok(meanings) => gateway.keep_meanings(Arc::new(meanings)),
+            Err(error) => tracing::error!(
+                "the search model {} is not used: {error}; searches compare words only",
+                file.display()
+            ),
+        });
+    }
     logins.serve(&gateway);
     gateway.set_recordings(store.recording_list().await?);
     let projects = Projects::new(store, gateway.clone(), master);

@@ -101,6 +101,10 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     settings.listed_tools = tools(&mut root, "listed_tools");
     let search_above = root.count("search_above", 1..=10_000_000);
     set(&mut settings.search_above, search_above);
+    let must = r#"an absolute path, such as "/usr/share/toolwharf/minilm.model""#;
+    let model = root.text("search_model", must, |text| Path::new(text).is_absolute());
+    settings.search_model = model.map(Into::into);
+    root.flag("code", &mut settings.code);
     let pinning = root.word("tool_pinning", Pinning::WORDS);
     set(&mut settings.pinning, pinning);
     root.flag("require_key", &mut settings.require_key);
@@ -540,6 +544,7 @@ fn project(
     view.disabled_tools = tools(&mut table, "disabled_tools");
     view.tools = table.word("tools", ToolMode::WORDS);
     view.listed_tools = tools(&mut table, "listed_tools");
+    view.code = table.value("code", "`true` or `false`", |value| value.as_bool());
     settings.projects.insert(id, view);
 }
 

@@ -12,6 +12,7 @@
 
 mod fusion;
 mod names;
+mod part;
 mod passage;
 mod ranking;
 mod related;
@@ -26,8 +27,9 @@ mod words;
 
 pub use self::{
     names::Tier,
+    part::Part,
     passage::passage,
-    search::{FieldScores, Hit, Part, Query, search},
+    search::{FieldScores, Hit, Query, search},
     segment::{Segment, Server, Tool},
     signature::signature,
     tokens::tokens,

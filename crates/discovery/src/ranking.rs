@@ -6,8 +6,8 @@
 //! Invariants: the number of tools that have a word counts visible tools only.
 
 use crate::{
+    part::Part,
     related::related,
-    search::Part,
     segment::{FIELDS, Field, Posting},
     words::{Term, each_stem},
 };

@@ -3,45 +3,14 @@
 use crate::{
     fusion::fuse,
     names::{Matcher, Tier},
+    part::Part,
     ranking::{Ranking, words},
-    segment::{Field, Segment},
+    segment::Field,
     vector::Vector,
 };
 
 /// Bytes of a query that are used. The rest of a longer one is ignored.
 const MAX_QUERY_BYTES: usize = 8 << 10;
-
-/// A segment, and how a view exposes its tools.
-#[derive(Debug, Clone, Copy)]
-pub struct Part<'p> {
-    pub(crate) segment: &'p Segment,
-    names: &'p [Option<&'p str>],
-    vectors: &'p [Vector],
-}
-
-impl<'p> Part<'p> {
-    /// `names` has the exposed name of each tool of the segment, or `None` for a hidden tool. Tools without an element are
-    /// hidden.
-    pub fn new(segment: &'p Segment, names: &'p [Option<&'p str>]) -> Self {
-        Self {
-            segment,
-            names,
-            vectors: &[],
-        }
-    }
-
-    /// `vectors` has the vector of each tool's [`passage`](crate::passage). They count if the query has a vector too. Tools
-    /// without an element are found by their words only.
-    #[must_use]
-    pub fn with_vectors(self, vectors: &'p [Vector]) -> Self {
-        Self { vectors, ..self }
-    }
-
-    /// The exposed name of a tool, if it is visible.
-    pub(crate) fn exposed(&self, tool: usize) -> Option<&'p str> {
-        self.names.get(tool).copied().flatten()
-    }
-}
 
 /// What to search for.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,13 @@ mod fetch;
 use std::{collections::HashSet, fmt, sync::Arc};
 
 use bytes::Bytes;
-use mcp::{Era, client::ServerInfo, headers::ParamHeaders, json::Object, protocol::method};
+use mcp::{
+    Era,
+    client::ServerInfo,
+    headers::ParamHeaders,
+    json::{Object, as_string, elements},
+    protocol::method,
+};
 use memchr::memmem::Finder;
 
 pub(crate) use self::fetch::{FetchError, fetch_list};
@@ -350,6 +356,21 @@ pub(crate) fn has_view(tool: &[u8]) -> bool {
                         .object("ui")
                         .is_some_and(|ui| ui.find("resourceUri").is_some())
             })
+}
+
+/// Returns whether models may call a tool (JSON text). Some tools are only for Apps (MCP Apps, `_meta.ui.visibility`).
+pub(crate) fn is_for_models(tool: &[u8]) -> bool {
+    if Finder::new("visibility").find(tool).is_none() {
+        return true;
+    }
+    let visibility = Object::of(tool)
+        .and_then(|tool| tool.object("_meta"))
+        .and_then(|own| own.object("ui"))
+        .and_then(|ui| ui.raw("visibility"));
+    let Some(list) = visibility.filter(|list| list.starts_with(b"[")) else {
+        return true;
+    };
+    elements(list, 0..list.len()).any(|item| as_string(&list[item]).as_deref() == Some("model"))
 }
 
 #[cfg(test)]

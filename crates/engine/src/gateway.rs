@@ -1,6 +1,8 @@
 //! The entry point for requests and notifications of clients.
 
+mod code;
 mod declare;
+mod listing;
 pub(crate) mod presence;
 mod recording;
 pub(crate) mod trial;
@@ -22,7 +24,7 @@ use mcp::{
     protocol::method,
     server::{ClientInfo, Session},
 };
-use model::{Settings, ToolMode, UnknownWord};
+use model::Settings;
 use store::Store;
 use tokio::sync::Semaphore;
 
@@ -34,10 +36,10 @@ use crate::{
     },
     catalog::ListKind,
     client_state::hub::{Filter, Listener, Registration},
-    exchange::{Answer, Caller, check_cursor},
+    exchange::{Answer, Caller},
     life::{
         callers::{self, InvalidValue},
-        chain, second, session_instances,
+        chain, second,
     },
     records::{audit::NotRecorded, event_log::Warning},
     scope::Scope,
@@ -49,12 +51,7 @@ use crate::{
         runtimes::Runtimes,
     },
     shared::Shared,
-    views::{
-        finders::{Finder, TOOLS_KEY},
-        fleet::Fleet,
-        offers,
-        view::View,
-    },
+    views::{finders::Finder, fleet::Fleet, offers, view::View},
 };
 
 /// Hosted servers that may start at the same time, per CPU core. At least [`MIN_CONCURRENT_STARTS`] in total.
@@ -400,13 +397,14 @@ impl Gateway {
                 is_inner = true;
                 &inner
             }
+            Some(Finder::Code) => return Ok(self.run_code(view, caller, frame).await),
             Some(finder) => {
                 let view = match view.is_settled() {
                     true => view,
                     false => Box::pin(self.settled(&caller.scope)).await.unwrap_or(view),
                 };
                 view.wake();
-                return Ok(Box::pin(find::answer(view, caller, frame, finder)).await);
+                return Ok(Box::pin(find::answer(&self.shared, view, caller, frame, finder)).await);
             }
         };
         match frame.method() {
@@ -636,65 +634,6 @@ impl Gateway {
         })
     }
 
-    async fn list(
-        &self,
-        caller: &Caller,
-        frame: &Frame,
-        view: Arc<View>,
-    ) -> Result<Answer, RpcError> {
-        let kind = ListKind::from_method(frame.method())
-            .ok_or_else(|| RpcError::method_not_found(frame.method()))?;
-        check_cursor(frame)?;
-        let (view, scope) = match tool_mode(frame)? {
-            asked if asked.is_none() || kind != ListKind::Tools => {
-                (view, Cow::Borrowed(&caller.scope))
-            }
-            tools => {
-                let scope = Scope {
-                    tools,
-                    ..caller.scope.clone()
-                };
-                let view = self.shared.view(&scope);
-                (view.ok_or_else(|| no_scope(&scope))?, Cow::Owned(scope))
-            }
-        };
-        let view = if view.is_settled() {
-            view.wake();
-            view
-        } else {
-            Box::pin(self.settled(&scope))
-                .await
-                .ok_or_else(|| no_scope(&scope))?
-        };
-        if lacks(&view, frame.method(), caller.era) {
-            return Err(RpcError::method_not_found(frame.method()));
-        }
-        let own;
-        let list = match &caller.session {
-            Some(session)
-                if kind == ListKind::Tools
-                    && !view.is_search()
-                    && session_instances::has_own(&view) =>
-            {
-                let face = caller.face();
-                let (shared, whose, era) = (&self.shared, &caller.principal, caller.era);
-                let declared = &face.capabilities;
-                let asked =
-                    session_instances::own_tools(shared, &view, session, whose, era, declared);
-                let tools = Box::pin(asked).await;
-                own = view.own_tools(caller.era, &tools);
-                &own
-            }
-            // A caller that may call nothing cannot search either.
-            _ if !caller.may_use => view.list(kind, caller.era),
-            _ => view.client_list(kind, caller.era),
-        };
-        if chain::is_asked(frame) {
-            return Ok(Answer::shared(frame, self.shared.with_chain(list)));
-        }
-        Ok(Answer::shared(frame, list.clone()))
-    }
-
     async fn complete(
         &self,
         caller: &Caller,
@@ -836,15 +775,6 @@ async fn introduced(view: &View) {
         .iter()
         .filter(|server| server.is_in_first_start());
     futures_util::future::join_all(servers.map(|server| server.first_answered())).await;
-}
-
-/// The tools that a request wants its list to contain.
-fn tool_mode(frame: &Frame) -> Result<Option<ToolMode>, RpcError> {
-    let asked = frame.meta().and_then(|own| own.string(TOOLS_KEY));
-    let mode = asked.map(|word| word.parse()).transpose();
-    mode.map_err(|unknown: UnknownWord| {
-        RpcError::invalid_params(format!("Invalid params: `_meta` `{TOOLS_KEY}` {unknown}"))
-    })
 }
 
 pub(crate) fn no_scope(scope: &Scope) -> RpcError {

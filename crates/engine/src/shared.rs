@@ -38,6 +38,7 @@ use crate::{
     views::{
         fleet::Fleet,
         keeper::{Keeper, Views},
+        meanings::Meanings,
         view::View,
     },
 };
@@ -65,6 +66,11 @@ pub(crate) struct Shared {
     pub(crate) recordings: ArcSwap<HashMap<ServerKey, Time>>,
     /// Set if other gateways may run the same servers.
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
+    /// The model that compares meanings in searches. Set once it is loaded, if there is one.
+    pub(crate) meanings: OnceLock<Arc<Meanings>>,
+    /// Runs the code of models, in sandboxes.
+    pub(crate) code: OnceLock<code::Runner>,
+    pub(crate) store: Store,
     pub(crate) over: CancellationToken,
     /// Cancelled when shutdown begins. After that, nothing is launched.
     pub(crate) closing: CancellationToken,
@@ -100,7 +106,8 @@ impl Shared {
             audit,
             event_log,
             recordings: ArcSwap::default(),
-            memory: Memory::new(store, over.clone()),
+            memory: Memory::new(store.clone(), over.clone()),
+            store,
             connect,
             runtimes,
             logins,
@@ -114,6 +121,8 @@ impl Shared {
             place,
             opened: apps::Opened::default(),
             gate: OnceLock::new(),
+            meanings: OnceLock::new(),
+            code: OnceLock::new(),
             over,
             closing: CancellationToken::new(),
             stop_by: OnceLock::new(),
@@ -153,6 +162,11 @@ impl Shared {
         };
         let errors = audit.errors;
         audit.enabled.then_some(Detail { bodies, errors })
+    }
+
+    /// Returns whether calls are recorded.
+    pub(crate) fn records_calls(&self) -> bool {
+        self.fleet.load().settings.audit.enabled
     }
 
     /// The end of the temporary recording of bodies for this server, if there is one now.

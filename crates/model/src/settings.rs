@@ -40,6 +40,10 @@ pub struct Settings {
     pub listed_tools: BTreeSet<ToolRef>,
     /// The length of a list, in tokens, above which [`ToolMode::Auto`] means [`ToolMode::Search`].
     pub search_above: usize,
+    /// A sentence model for searches. `None`: searches use words only.
+    pub search_model: Option<PathBuf>,
+    /// True: clients may run code that calls tools.
+    pub code: bool,
     pub pinning: Pinning,
     /// Additional `Origin` values that browsers may send. Exact match. Loopback origins are always allowed.
     pub allowed_origins: BTreeSet<String>,
@@ -356,6 +360,8 @@ pub struct ProjectView {
     pub tools: Option<ToolMode>,
     /// In addition to [`Settings::listed_tools`].
     pub listed_tools: BTreeSet<ToolRef>,
+    /// Overrides [`Settings::code`].
+    pub code: Option<bool>,
 }
 
 impl Settings {
@@ -372,6 +378,8 @@ impl Default for Settings {
             tools: ToolMode::default(),
             listed_tools: BTreeSet::new(),
             search_above: 10_000,
+            search_model: None,
+            code: false,
             pinning: Pinning::default(),
             allowed_origins: BTreeSet::new(),
             allowed_hosts: BTreeSet::new(),

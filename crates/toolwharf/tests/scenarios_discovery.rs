@@ -2,9 +2,23 @@
 
 mod common;
 
-use common::{Gateway, LEGACY, Setup, rpc, tools};
+use common::{
+    Gateway, LEGACY, Setup,
+    chat::{offered, say, with_agent},
+    cli,
+    real::venv,
+    rpc,
+    steps::{begin_tool, replied},
+    tools,
+};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, StdioClient, peer, wait_for};
+use testkit::{
+    DEADLINE, Peer, StdioClient,
+    conformance::node_modules,
+    llm::{Llm, asks, expecting, says, turns},
+    peer, wait_for,
+};
+use tokio::process::Command;
 
 const ERAS: [&str; 2] = [LEGACY, peer::MODERN];
 const FINDERS: [&str; 3] = ["search_tools", "describe_tools", "call_tool"];
@@ -149,10 +163,12 @@ async fn x03_hidden_disabled_and_kept_back_tools_are_not_found() {
         let mut peer = Peer::http(client, version, peer::all_capabilities()).await;
         let query = json!({ "query": "tool_0 tool_1 keys", "limit": 50 });
         let found = peer.tool("search_tools", query).await.text().to_owned();
-        assert!(found.contains("two__tool_1"), "{found}");
+        assert!(found.contains("(two 1)"), "{found}");
+        for other in ["(one 1)", "(two 0)", "keys"] {
+            assert!(!found.contains(other), "{other}: {found}");
+        }
         let hidden = ["one__tool_1", "two__tool_0", "three__tool_0"];
         for name in hidden {
-            assert!(!found.contains(name), "{name}: {found}");
             let described = peer
                 .tool("describe_tools", json!({ "names": [name] }))
                 .await;
@@ -162,4 +178,261 @@ async fn x03_hidden_disabled_and_kept_back_tools_are_not_found() {
             assert_eq!(refused["error"]["code"], -32602, "{refused}");
         }
     }
+}
+
+/// Completes a task of three calls with an official client. Arguments: MODULES SDK URL
+const TYPESCRIPT: &str = r#"
+const [modules, sdk, url] = process.argv.slice(2);
+const at = (file) => import(`${modules}/@modelcontextprotocol/${file}`);
+const { Client, StreamableHTTPClientTransport } =
+  sdk === "v1" ? { ...(await at("sdk/dist/esm/client/index.js")), ...(await at("sdk/dist/esm/client/streamableHttp.js")) } : await at("client/dist/index.mjs");
+const options = sdk === "v2 modern" ? { versionNegotiation: { mode: "auto" } } : {};
+const client = new Client({ name: "t", version: "1" }, options);
+await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+const listed = (await client.listTools()).tools.map((one) => one.name);
+const call = async (name, args) => (await client.callTool({ name, arguments: args })).content[0].text;
+const isShort = listed.includes("search_tools");
+const found = isShort ? (await call("search_tools", { query: "tool_17" })).split("(")[0] : "tool_17";
+const described = isShort ? await call("describe_tools", { names: [found] }) : await call(found, { n: 0 });
+const result = isShort ? await call("call_tool", { name: found, arguments: { n: 5 } }) : await call(found, { n: 5 });
+const last = isShort ? result : await call(found, { n: 5 });
+console.log(JSON.stringify({ listed: listed.length, described, last }));
+process.exit(0);
+"#;
+
+/// The same in Python. Arguments: MODE URL
+const PYTHON: &str = r#"
+import asyncio, json, sys
+from mcp import Client
+
+async def main(mode, url):
+    async with Client(url, mode=mode) as client:
+        listed = [one.name for one in (await client.list_tools()).tools]
+        async def call(name, arguments):
+            return (await client.call_tool(name, arguments)).content[0].text
+        short = "search_tools" in listed
+        found = (await call("search_tools", {"query": "tool_17"})).split("(")[0] if short else "tool_17"
+        described = await call("describe_tools", {"names": [found]}) if short else await call(found, {"n": 0})
+        result = await call("call_tool", {"name": found, "arguments": {"n": 5}}) if short else await call(found, {"n": 5})
+        last = result if short else await call(found, {"n": 5})
+        print(json.dumps({"listed": len(listed), "described": described, "last": last}))
+
+asyncio.run(main(*sys.argv[1:]))
+"#;
+
+/// The official clients complete a task of three calls in each mode.
+#[tokio::test]
+async fn x01_official_clients_complete_a_task_in_each_mode() {
+    let setup = Setup::new()
+        .settings("search_above = 500\n[projects.short]\ntools = \"search\"\n[projects.auto]\ntools = \"auto\"\n")
+        .scripted("one", &["--no-builtin", "--tools", "20"]);
+    let folder = setup.folder().to_owned();
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).expect("a new file");
+        folder.join(name)
+    };
+    let (mjs, py) = (write("task.mjs", TYPESCRIPT), write("task.py", PYTHON));
+    let gateway = setup.connected().await;
+    let modules = node_modules();
+    for (path, listed) in [("/mcp", 20), ("/mcp/short", 3), ("/mcp/auto", 3)] {
+        let url = format!("{}{path}", gateway.url);
+        let typescript = |sdk: &str| {
+            let mut command = Command::new(modules.join("node/bin/node"));
+            command.arg(&mjs).arg(&modules).args([sdk, &url]);
+            command
+        };
+        let python = |mode: &str| {
+            let mut command = Command::new(venv().join("bin/python"));
+            command.arg(&py).args([mode, &url]);
+            command
+        };
+        for mut client in [
+            typescript("v1"),
+            typescript("v2"),
+            typescript("v2 modern"),
+            python("legacy"),
+            python("auto"),
+        ] {
+            client.kill_on_drop(true);
+            let said = cli::said(client, "").await.code(0).json();
+            assert_eq!(said["listed"], listed, "{path} {said}");
+            let last = said["last"].as_str().unwrap_or_default();
+            assert!(last.contains("\"n\":5"), "{path} {said}");
+            let described = said["described"].as_str().unwrap_or_default();
+            assert_eq!(
+                described.contains("inputSchema"),
+                listed == 3,
+                "{path} {said}"
+            );
+        }
+    }
+    // Three calls of the tool without search, one with it.
+    assert_eq!(recorded(&gateway, "tool_17").await, 5 * (3 + 1 + 1));
+}
+
+/// The agent completes a task of three calls in each mode.
+#[tokio::test]
+async fn x01_the_agent_completes_a_task_in_each_mode() {
+    let argument = json!({ "n": 5 });
+    let done = |text: &str| json!({ "tool_results": [{ "contains": text, "is_error": false }] });
+    let direct = [
+        asks(&[("t1", "tool_17", argument.clone())]),
+        expecting(asks(&[("t2", "tool_18", argument.clone())]), done("5")),
+        expecting(asks(&[("t3", "tool_19", argument.clone())]), done("5")),
+        expecting(says("Done."), done("5")),
+    ];
+    let names = json!({ "names": ["tool_17"] });
+    let through = json!({ "name": "tool_17", "arguments": argument });
+    let searching = [
+        asks(&[("t1", "search_tools", json!({ "query": "tool_17" }))]),
+        expecting(asks(&[("t2", "describe_tools", names)]), done("tool_17(")),
+        expecting(asks(&[("t3", "call_tool", through)]), done("inputSchema")),
+        expecting(says("Done."), done("5")),
+    ];
+    for (mode, script, offers, calls) in [
+        (
+            "all",
+            &direct,
+            20,
+            ["tool_17", "tool_18", "tool_19"].as_slice(),
+        ),
+        ("search", &searching, 3, &["tool_17"]),
+        ("auto", &searching, 3, &["tool_17"]),
+    ] {
+        let llm = Llm::start(&turns(script)).await;
+        let setup = Setup::new().scripted("one", &["--no-builtin", "--tools", "20"]);
+        let settings = format!("tools = \"{mode}\"\nsearch_above = 500\n");
+        let gateway = with_agent(setup, &llm, &settings, "").await;
+        gateway.up("one").await;
+        replied(say(&gateway, "Go").await, "Done.");
+        let asked = llm.requests().await;
+        let offered = offered(&asked[0]);
+        let is_ours = |name: &&&str| name.starts_with("tool_") || FINDERS.contains(name);
+        assert_eq!(offered.iter().filter(is_ours).count(), offers, "{mode}");
+        for tool in calls {
+            assert_eq!(recorded(&gateway, tool).await, 1, "{mode} {tool}");
+        }
+    }
+}
+
+/// Code calls five tools, loops and prints one line. Each call is recorded, with the run.
+#[tokio::test]
+async fn x04_code_calls_tools() {
+    let gateway = Setup::new()
+        .settings("code = true\n[projects.off]\ncode = false\n")
+        .scripted("one", &["--no-builtin", "--tools", "9"])
+        .scripted("two-b", &["--no-builtin", "--tools", "1"])
+        .connected()
+        .await;
+    let code = "let sum: number = 0;
+        for (const n of [1, 2, 3]) sum += (await servers.one.tool_1({ n })).n;
+        const both = await Promise.all([servers.two_b.tool_0({ n: 4 }), call('tool_8', { n: 5 })]);
+        for (const one of both) sum += one.n;
+        console.log(`sum ${sum}`);";
+    for (at, mut peer) in clients(&gateway, None).await.into_iter().enumerate() {
+        let names = tools(&mut peer).await;
+        assert_eq!((names.len(), names[0].as_str()), (11, "run_code"));
+        let answer = peer.tool("run_code", json!({ "code": code })).await;
+        assert_eq!(answer.text(), "sum 15\n", "{answer:?}");
+        assert_eq!(answer.result()["isError"], false);
+        for (tool, calls) in [("tool_1", 3), ("tool_0", 1), ("tool_8", 1)] {
+            assert_eq!(recorded(&gateway, tool).await, calls * (at + 1), "{tool}");
+        }
+        // What the code does wrong is shown with its line.
+        let wrong = json!({ "code": "const a = 1;\nawait servers.one.none();" });
+        let wrong = peer.tool("run_code", wrong).await;
+        assert_eq!(wrong.result()["isError"], true);
+        assert!(wrong.text().contains("line 2"), "{}", wrong.text());
+        let nothing = peer.tool("run_code", json!({})).await;
+        assert!(nothing.text().contains("needs `code`"), "{nothing:?}");
+    }
+    let runs = cli_json(&gateway, "runs ls").await;
+    let runs = runs.as_array().cloned().unwrap_or_default();
+    let done = runs.iter().filter(|run| run["status"] == "done").count();
+    assert_eq!((runs.len(), done), (8, 4), "{runs:?}");
+    let run = runs
+        .iter()
+        .find(|run| run["status"] == "done")
+        .expect("a run");
+    let run = gateway.admin(&format!("/runs/{}", run["id"].as_str().unwrap_or_default()));
+    let run = run.get(&[]).await.collect(DEADLINE).await.text();
+    let run: Value = serde_json::from_str(&run).expect("JSON");
+    assert_eq!(run["calls"].as_array().map(Vec::len), Some(5), "{run}");
+    // A project can switch it off.
+    let mut peer = Peer::http(gateway.at("/mcp/off"), LEGACY, json!({})).await;
+    assert!(!tools(&mut peer).await.contains(&"run_code".to_owned()));
+    let refused = peer.tool("run_code", json!({ "code": "1" })).await;
+    assert!(refused.text().contains("switched off"), "{refused:?}");
+}
+
+async fn cli_json(gateway: &Gateway, line: &str) -> Value {
+    common::shell::json_of(gateway, line).await
+}
+
+/// Code sees the tools of its caller only, and its run is bounded and ends with its request.
+#[tokio::test]
+async fn x04_code_may_do_what_its_caller_may_do() {
+    let gateway = Setup::new()
+        .settings(
+            "code = true\ntools = \"search\"\n[projects.red]\ndisabled_tools = [\"one/tool_1\"]\n",
+        )
+        .scripted("one", &["--tools", "3"])
+        .connected()
+        .await;
+    for version in ERAS {
+        let client = gateway.at("/mcp/red");
+        let mut peer = Peer::http(client, version, peer::all_capabilities()).await;
+        let names = tools(&mut peer).await;
+        assert_eq!(names, [&FINDERS[..], &["run_code"]].concat());
+        for (code, says) in [
+            ("return await call('tool_1', {})", "Unknown tool"),
+            ("return await servers.one.tool_1({})", "does not exist"),
+            (
+                "return await call('run_code', { code: '1' })",
+                "cannot call `run_code`",
+            ),
+            (
+                "return (await call('search_tools', { query: 'tool_2' })).split('(')[0]",
+                "tool_2",
+            ),
+            ("await servers.one.fail({})", "line 1"),
+            ("for (;;) {}", "time"),
+            (
+                "const a = []; for (;;) a.push(new Array(1e6).fill(1))",
+                "memory",
+            ),
+            (
+                "return typeof fetch + typeof require + typeof process",
+                "undefinedundefinedundefined",
+            ),
+        ] {
+            let answer = peer.tool("run_code", json!({ "code": code })).await;
+            assert!(answer.text().contains(says), "{code}: {answer:?}");
+        }
+        let described = json!({ "names": ["tool_2"], "format": "typescript" });
+        let described = peer.tool("describe_tools", described).await;
+        assert!(
+            described.text().contains("function tool_2("),
+            "{described:?}"
+        );
+    }
+    // A run ends with its request, and so do its calls.
+    let mut peer = gateway.legacy().await;
+    let code = "await servers.one.never({})";
+    let pending = begin_tool(&mut peer, "run_code", json!({ "code": code })).await;
+    wait_for("the call", DEADLINE, async || {
+        gateway.metric("calls_in_flight", Some("one")).await == Some(1)
+    })
+    .await;
+    peer.cancel(pending).await;
+    wait_for("its end", DEADLINE, async || {
+        gateway.metric("calls_in_flight", Some("one")).await == Some(0)
+    })
+    .await;
+    wait_for("the record", DEADLINE, async || {
+        let runs = cli_json(&gateway, "runs ls").await;
+        let mut runs = runs.as_array().into_iter().flatten();
+        runs.any(|run| run["status"] == "cancelled")
+    })
+    .await;
 }

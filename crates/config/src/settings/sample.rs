@@ -29,6 +29,13 @@ search_above = 10_000
 # Tools that lists contain in search mode, too, such as "github/create_issue".
 listed_tools = []
 
+# The file of a sentence model, with which searches find tools of a similar meaning. Without it, they compare words.
+# search_model = "/usr/share/toolwharf/minilm.model"
+
+# Clients may run JavaScript that calls tools, with the tool run_code. Such code can call every tool that its caller
+# could call.
+code = false
+
 # Origins of web pages that may send requests, in addition to loopback, such as
 # "https://app.example.com".
 allowed_origins = []

@@ -26,7 +26,7 @@ fn the_sample_contains_the_defaults() {
 
 #[test]
 fn the_settings_in_comments_of_the_sample_are_valid() {
-    let keys = "[projects, servers =, naming = \"pre, disabled_tools, tools = \"s, listed_tools = [\"g, data_dir, [agent, api =, model =, base_url, \
+    let keys = "[projects, servers =, naming = \"pre, disabled_tools, tools = \"s, listed_tools = [\"g, search_model, data_dir, [agent, api =, model =, base_url, \
                 system =, max_, start =, native, [registries, url, input, output, cache_";
     let uncommented = |text: String, key: &str| text.replace(&format!("# {key}"), key);
     let keys = keys.split(", ");

@@ -16,9 +16,12 @@ use mcp::{
 };
 
 use crate::{
+    catalog::is_for_models,
     exchange::{Answer, Caller},
+    shared::Shared,
     views::{
         finders::{Finder, MAX_DESCRIBED, MAX_FOUND, USUAL_FOUND},
+        meanings::Meanings,
         view::View,
     },
 };
@@ -35,7 +38,11 @@ pub(crate) fn asked(view: &View, frame: &Frame) -> Option<Finder> {
         return None;
     }
     let finder = Finder::named(&frame.param_string(Param::Name)?)?;
-    (view.is_search() || !view.has_tool(finder.name())).then_some(finder)
+    let is_listed = match finder {
+        Finder::Code => view.runs_code(),
+        _ => view.is_search(),
+    };
+    (is_listed || !view.has_tool(finder.name())).then_some(finder)
 }
 
 /// The call of the tool that a call of [`Finder::Call`] names.
@@ -73,6 +80,7 @@ pub(crate) fn inner(frame: &Frame, max_depth: usize) -> Result<Frame, String> {
 
 /// Answers a call of [`Finder::Search`] or [`Finder::Describe`].
 pub(crate) async fn answer(
+    shared: &Arc<Shared>,
     view: Arc<View>,
     caller: &Caller,
     frame: &Frame,
@@ -83,12 +91,14 @@ pub(crate) async fn answer(
         .map(|at| frame.text().slice(at))
         .unwrap_or_default();
     let era = caller.era;
+    let meanings = shared.meanings.get().cloned();
+    prepare(shared, &view);
     // The first search of a view indexes its tools, which takes milliseconds if there are thousands.
     let answering = tokio::task::spawn_blocking(move || {
         let arguments = Object::of(&arguments);
         match finder {
             Finder::Describe => describe(&view, arguments, era),
-            _ => search(&view, arguments),
+            _ => search(&view, arguments, meanings.as_deref()),
         }
     });
     match answering.await {
@@ -98,7 +108,25 @@ pub(crate) async fn answer(
     }
 }
 
-fn search(view: &View, arguments: Option<Object<'_>>) -> Result<String, String> {
+/// Begins to compute the meanings of a view's tools, which a later search uses.
+pub(crate) fn prepare(shared: &Arc<Shared>, view: &Arc<View>) {
+    let Some(meanings) = shared.meanings.get().filter(|_| view.needs_embedding()) else {
+        return;
+    };
+    let (meanings, view, over) = (meanings.clone(), view.clone(), shared.over.clone());
+    shared.spawn(async move {
+        let embedding = tokio::task::spawn_blocking(move || {
+            view.embed(&meanings, || over.is_cancelled());
+        });
+        let _ = embedding.await;
+    });
+}
+
+fn search(
+    view: &View,
+    arguments: Option<Object<'_>>,
+    meanings: Option<&Meanings>,
+) -> Result<String, String> {
     let arguments = arguments.ok_or("search_tools needs `query`, a string")?;
     let query = arguments.string("query");
     let query = query.ok_or("search_tools needs `query`, a string")?;
@@ -116,7 +144,7 @@ fn search(view: &View, arguments: Option<Object<'_>>) -> Result<String, String> 
             .filter(|limit| (1..=MAX_FOUND).contains(limit))
             .ok_or_else(|| format!("`limit` must be a whole number from 1 to {MAX_FOUND}"))?,
     };
-    let found = view.find(&query, server.as_deref(), limit);
+    let found = view.find(&query, server.as_deref(), limit, meanings);
     if found.is_empty() {
         return Ok(format!(
             "No tool fits `{}`. Try other words, or fewer.",
@@ -148,14 +176,19 @@ fn describe(view: &View, arguments: Option<Object<'_>>, era: Era) -> Result<Stri
     if names.is_empty() || names.len() > MAX_DESCRIBED {
         return Err(usage());
     }
+    let is_typescript = arguments.string("format").as_deref() == Some("typescript");
     let (mut text, mut room) = (String::new(), MAX_DESCRIBED_TOKENS);
     let mut unknown = Vec::new();
     for name in &names {
-        let Some(entry) = view.shown_tool(name) else {
+        let shown_tool = view.shown_tool(name);
+        let Some(entry) = shown_tool.filter(|entry| is_for_models(&entry.item.raw)) else {
             unknown.push(format!("`{}`", shown(name)));
             continue;
         };
-        let definition = view.described(entry, era);
+        let definition = match is_typescript {
+            true => view.declarations(&[entry]).into(),
+            false => view.described(entry, era),
+        };
         let tokens = discovery::tokens(&definition);
         if tokens > room {
             let _ = writeln!(

@@ -54,7 +54,7 @@ pub(crate) async fn list(
     let entries = futures_util::future::join_all(asked).await.concat();
     let result = format!(
         "{{{},\"skills\":[{}]}}",
-        view.modern_members(None),
+        view.modern_members(0, None),
         entries.join(",")
     );
     Ok(Answer::result(frame, result.as_bytes()))

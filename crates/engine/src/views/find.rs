@@ -1,16 +1,16 @@
 //! Search mode: the list of a view, and what finds and describes the tools that it leaves out.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use bytes::Bytes;
 use discovery::{Hit, Query};
-use mcp::Era;
+use mcp::{Era, json::Object};
 use model::ToolMode;
 
 use crate::{
     catalog::ListKind,
     server::Server,
-    views::{entry::Entry, finders::Finder, part::Part, view::View},
+    views::{entry::Entry, finders::Finder, meanings::Meanings, part::Part, view::View},
 };
 
 /// Bytes of the names of servers in the description of [`Finder::Search`].
@@ -66,6 +66,13 @@ impl View {
         self.parts.iter().map(|part| part.tokens()).sum()
     }
 
+    /// Returns whether a list in search mode contains the tool with this exposed name.
+    #[must_use]
+    pub fn lists(&self, name: &str) -> bool {
+        self.shown_tool(name)
+            .is_some_and(|entry| self.is_listed(entry))
+    }
+
     /// Returns whether a list in search mode contains the tool.
     pub(super) fn is_listed(&self, entry: &Entry) -> bool {
         let listed = &self.base.tool_list.listed;
@@ -75,8 +82,63 @@ impl View {
             })
     }
 
-    /// The definitions of the gateway's own tools in a list of search mode.
-    pub(super) fn finders(&self) -> Vec<Bytes> {
+    /// Returns whether clients may run code.
+    pub(crate) fn runs_code(&self) -> bool {
+        self.base.tool_list.code
+    }
+
+    /// The tools that code may call, under their names in code.
+    pub(crate) fn code_tools(&self) -> &[code::Declared] {
+        let named = || {
+            let parts = self.parts.iter();
+            let entries = parts.flat_map(|part| part.for_models());
+            let names = entries.map(|entry| code::ToolName {
+                server: entry.server.name().to_string(),
+                native: entry.name().to_owned(),
+                exposed: entry.exposed.to_string(),
+            });
+            code::identifiers(&names.collect::<Vec<_>>())
+        };
+        self.lazy.code_tools.get_or_init(named)
+    }
+
+    /// The declarations of tools for code.
+    pub(crate) fn declarations(&self, entries: &[&Entry]) -> String {
+        let schema = |entry: &Entry, key: &str| {
+            let tool = Object::of(&entry.item.raw)?;
+            Some(String::from_utf8_lossy(tool.raw(key)?).into_owned())
+        };
+        let tools = entries.iter().filter_map(|entry| {
+            let tools = self.code_tools().iter();
+            let declared = { tools }.find(|tool| *tool.exposed == *entry.exposed)?;
+            let own = entry.description.clone();
+            let theirs = || {
+                Object::of(&entry.item.raw)?
+                    .string("description")
+                    .map(Cow::into_owned)
+            };
+            let description = own.or_else(theirs).unwrap_or_default();
+            let input = schema(entry, "inputSchema").unwrap_or_else(|| "{}".to_owned());
+            Some((declared, description, input, schema(entry, "outputSchema")))
+        });
+        let tools: Vec<_> = tools.collect();
+        code::declarations::declarations(tools.iter().map(
+            |(declared, description, input, output)| code::declarations::Tool {
+                declared,
+                description,
+                input_schema: input,
+                output_schema: output.as_deref(),
+            },
+        ))
+    }
+
+    /// The definitions of the gateway's own tools in lists.
+    #[must_use]
+    pub fn finders(&self) -> Vec<Bytes> {
+        self.finders_of(self.is_search())
+    }
+
+    fn finders_of(&self, is_search: bool) -> Vec<Bytes> {
         let with_tools = self.parts.iter();
         let with_tools = with_tools.filter(|part| !part.entries(ListKind::Tools).is_empty());
         let mut servers = String::new();
@@ -97,26 +159,43 @@ impl View {
         } else if servers.is_empty() {
             servers.push_str("none with tools at present");
         }
-        let definitions = Finder::ALL.into_iter();
-        definitions
-            .map(|finder| finder.definition(&servers).into())
-            .collect()
+        let code = self.runs_code();
+        let finders = Finder::OF_SEARCH.into_iter().filter(|_| is_search);
+        let finders = finders.chain(code.then_some(Finder::Code));
+        let definitions = finders.map(|finder| finder.definition(&servers, code).into());
+        definitions.collect()
     }
 
     /// The tools that fit a query best, best first. `server`: only the tools of the server with this name in the view.
+    /// `meanings`: also those whose meaning is similar, as far as it is known. Blocks the thread for milliseconds, or
+    /// longer if the tools are not indexed yet.
     #[must_use]
-    pub fn find(&self, query: &str, server: Option<&str>, limit: usize) -> Vec<Found<'_>> {
+    pub fn find(
+        &self,
+        query: &str,
+        server: Option<&str>,
+        limit: usize,
+        meanings: Option<&Meanings>,
+    ) -> Vec<Found<'_>> {
         let is_meant = |part: &&Part| {
             let label = part.source.server.label(&self.scope).0;
             server.is_none_or(|server| server == label.as_str())
         };
         let parts = self.parts.iter().map(|part| &**part);
         let parts: Vec<&Part> = parts.filter(is_meant).collect();
-        let names: Vec<Vec<Option<&str>>> = parts.iter().map(|part| part.exposed_tools()).collect();
+        let names: Vec<Vec<Option<&str>>> = parts.iter().map(|part| part.found_names()).collect();
         let searched = parts.iter().zip(&names);
-        let searched = searched.map(|(part, names)| discovery::Part::new(part.index(), names));
+        let searched = searched.map(|(part, names)| {
+            discovery::Part::new(part.segment(), names).with_vectors(part.vectors())
+        });
         let searched: Vec<_> = searched.collect();
-        let hits = discovery::search(&searched, &Query::new(query), limit).into_iter();
+        let meanings = meanings.filter(|_| parts.iter().any(|part| !part.vectors().is_empty()));
+        let vector = meanings.map(|meanings| meanings.of_query(query));
+        let mut query = Query::new(query);
+        if let Some(vector) = &vector {
+            query = query.with_vector(vector);
+        }
+        let hits = discovery::search(&searched, &query, limit).into_iter();
         let found = hits.map(|hit| {
             let entry = &parts[hit.part].entries(ListKind::Tools)[hit.tool];
             Found { entry, hit }
@@ -124,12 +203,32 @@ impl View {
         found.collect()
     }
 
+    /// The list of search mode, whatever the mode is.
+    fn render_search(&self) -> Bytes {
+        let finders = self.finders_of(true);
+        self.render(ListKind::Tools, Era::Legacy, finders, |entry| {
+            self.is_listed(entry)
+        })
+    }
+
     /// The lengths of the view's lists of tools.
     #[must_use]
     pub fn list_tokens(&self) -> ListTokens {
         ListTokens {
             whole: self.tool_tokens(),
-            search: discovery::tokens(&self.render_search(Era::Legacy)),
+            search: discovery::tokens(&self.render_search()),
+        }
+    }
+
+    /// Returns whether the meanings of tools are missing that [`View::embed`] computes.
+    pub(crate) fn needs_embedding(&self) -> bool {
+        self.parts.iter().any(|part| !part.is_embedded())
+    }
+
+    /// Computes the meanings of all tools. Blocks the thread for up to minutes.
+    pub(crate) fn embed(&self, meanings: &Meanings, is_over: impl Fn() -> bool) {
+        for part in self.parts.iter().take_while(|_| !is_over()) {
+            part.embed(meanings);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Search mode: the tools of the gateway in a short list, and what the list contains besides.
+//! The gateway's own tools: those of search mode and of code mode, and what a list contains besides.
 //!
 //! The list has the three tools of [`Finder`], the tools chosen by the setting `listed_tools`, and those that sign in to
 //! servers. Every other tool stays callable by its name.
@@ -17,24 +17,31 @@ pub(crate) struct ToolList {
     pub(crate) mode: ToolMode,
     pub(crate) listed: BTreeSet<ToolRef>,
     pub(crate) search_above: usize,
+    /// True: the lists have `run_code`.
+    pub(crate) code: bool,
 }
 
-/// A tool of the gateway that leads to the tools of servers.
+/// A tool of the gateway through which models reach the tools of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finder {
     Search,
     Describe,
     Call,
+    /// Runs code that calls tools.
+    Code,
 }
 
 impl Finder {
-    pub(crate) const ALL: [Self; 3] = [Self::Search, Self::Describe, Self::Call];
+    const ALL: [Self; 4] = [Self::Search, Self::Describe, Self::Call, Self::Code];
+    /// Those of search mode.
+    pub(crate) const OF_SEARCH: [Self; 3] = [Self::Search, Self::Describe, Self::Call];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Search => "search_tools",
             Self::Describe => "describe_tools",
             Self::Call => "call_tool",
+            Self::Code => "run_code",
         }
     }
 
@@ -43,7 +50,7 @@ impl Finder {
     }
 
     /// The definition, as JSON text. `servers`: the names of servers that have tools.
-    pub(crate) fn definition(self, servers: &str) -> String {
+    pub(crate) fn definition(self, servers: &str, code: bool) -> String {
         let name = self.name();
         match self {
             Self::Search => {
@@ -56,12 +63,30 @@ impl Finder {
                     r#"{{"name":"{name}","title":"Search tools","description":{description},"inputSchema":{{"type":"object","properties":{{"query":{{"type":"string","description":"The task in a few words, or a tool name"}},"server":{{"type":"string","description":"Only tools of this server"}},"limit":{{"type":"integer","minimum":1,"maximum":{MAX_FOUND},"description":"Default: {USUAL_FOUND}"}}}},"required":["query"]}},"annotations":{{"readOnlyHint":true,"openWorldHint":false}}}}"#
                 )
             }
-            Self::Describe => format!(
-                r#"{{"name":"{name}","title":"Describe tools","description":"Returns the complete definitions of tools, with the JSON schemas of their parameters.","inputSchema":{{"type":"object","properties":{{"names":{{"type":"array","items":{{"type":"string"}},"minItems":1,"maxItems":{MAX_DESCRIBED}}}}},"required":["names"]}},"annotations":{{"readOnlyHint":true,"openWorldHint":false}}}}"#
-            ),
+            Self::Describe => {
+                let format = match code {
+                    true => {
+                        r#","format":{"type":"string","enum":["json","typescript"],"description":"typescript: declarations for run_code"}"#
+                    }
+                    false => "",
+                };
+                format!(
+                    r#"{{"name":"{name}","title":"Describe tools","description":"Returns the complete definitions of tools, with the JSON schemas of their parameters.","inputSchema":{{"type":"object","properties":{{"names":{{"type":"array","items":{{"type":"string"}},"minItems":1,"maxItems":{MAX_DESCRIBED}}}{format}}},"required":["names"]}},"annotations":{{"readOnlyHint":true,"openWorldHint":false}}}}"#
+                )
+            }
             Self::Call => format!(
                 r#"{{"name":"{name}","title":"Call a tool","description":"Calls a tool that search_tools found, and returns its result.","inputSchema":{{"type":"object","properties":{{"name":{{"type":"string"}},"arguments":{{"type":"object","description":"The tool's arguments"}}}},"required":["name"]}}}}"#
             ),
+            Self::Code => {
+                let description = quote(&format!(
+                    "Runs code that calls tools, for tasks with several calls. {} `await call(\"name\", {{…}})` calls a tool by its \
+                     listed name.",
+                    code::declarations::GUIDE
+                ));
+                format!(
+                    r#"{{"name":"{name}","title":"Run code","description":{description},"inputSchema":{{"type":"object","properties":{{"code":{{"type":"string"}}}},"required":["code"]}}}}"#
+                )
+            }
         }
     }
 }

@@ -5,10 +5,41 @@
 use discovery::{Segment, Server, Tool};
 use mcp::json::Object;
 
-use crate::views::{entry::Entry, source::Source};
+use crate::{
+    catalog::is_for_models,
+    views::{entry::Entry, source::Source},
+};
+
+/// The index of one server's tools.
+pub(super) struct Index {
+    pub(super) segment: Segment,
+    /// Whether models may call each tool.
+    pub(super) are_for_models: Box<[bool]>,
+}
 
 /// Indexes the tools that a view shows of a server.
-pub(super) fn index(source: &Source, entries: &[Entry]) -> Segment {
+pub(super) fn index(source: &Source, entries: &[Entry]) -> Index {
+    let are_for_models = entries.iter().map(|entry| is_for_models(&entry.item.raw));
+    Index {
+        segment: described(source, entries, Segment::new),
+        are_for_models: are_for_models.collect(),
+    }
+}
+
+/// The texts by which a sentence model knows the tools.
+pub(super) fn passages(source: &Source, entries: &[Entry]) -> Vec<String> {
+    described(source, entries, |server, tools| {
+        let passages = tools.iter().map(|tool| discovery::passage(server, tool));
+        passages.collect()
+    })
+}
+
+/// Describes a server and its tools, as a search knows them.
+fn described<T>(
+    source: &Source,
+    entries: &[Entry],
+    take: impl FnOnce(&Server<'_>, &[Tool<'_>]) -> T,
+) -> T {
     let objects: Vec<_> = entries
         .iter()
         .map(|entry| Object::of(&entry.item.raw))
@@ -48,5 +79,5 @@ pub(super) fn index(source: &Source, entries: &[Entry]) -> Segment {
         description: description.as_deref(),
         instructions: info.and_then(|info| info.instructions.as_deref()),
     };
-    Segment::new(&server, &tools)
+    take(&server, &tools)
 }

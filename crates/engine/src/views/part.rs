@@ -2,15 +2,23 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use discovery::Segment;
+use discovery::{Segment, Vector};
 use model::{NamingPolicy, NativeName, naming::Named};
 
 use crate::{
     catalog::ListKind,
-    views::{entry::Entry, index, source::Source},
+    views::{
+        entry::Entry,
+        index::{self, Index},
+        meanings::Meanings,
+        source::Source,
+    },
 };
 
 /// One server's part of a view.
@@ -22,7 +30,10 @@ pub(crate) struct Part {
     /// True if a tool has an App.
     pub(crate) has_apps: bool,
     /// The index of its tools, in the order of the entries.
-    index: OnceLock<Segment>,
+    index: OnceLock<Index>,
+    /// The meanings of its tools, in the order of the entries.
+    vectors: OnceLock<Vec<Vector>>,
+    is_embedded: AtomicBool,
     /// The approximate length of the definitions of its tools, in tokens.
     tokens: OnceLock<usize>,
 }
@@ -36,6 +47,8 @@ impl Part {
             kept: Arc::default(),
             has_apps: false,
             index: OnceLock::new(),
+            vectors: OnceLock::new(),
+            is_embedded: AtomicBool::new(false),
             tokens: OnceLock::new(),
         }
     }
@@ -51,6 +64,8 @@ impl Part {
             self.kept = kept.collect();
             self.has_apps = entries.iter().any(Entry::has_app);
             self.index = OnceLock::new();
+            self.vectors = OnceLock::new();
+            self.is_embedded = AtomicBool::new(false);
             self.tokens = OnceLock::new();
         }
         self.entries[kind as usize] = entries.into();
@@ -64,20 +79,55 @@ impl Part {
             kept: self.kept.clone(),
             has_apps: self.has_apps,
             index: OnceLock::new(),
+            vectors: OnceLock::new(),
+            is_embedded: AtomicBool::new(false),
             tokens: OnceLock::new(),
         }
     }
 
     /// The index of its tools. Computed at its first use.
-    pub(crate) fn index(&self) -> &Segment {
+    fn index(&self) -> &Index {
         self.index
             .get_or_init(|| index::index(&self.source, self.entries(ListKind::Tools)))
     }
 
-    /// The exposed names of its tools, as a search expects them.
-    pub(crate) fn exposed_tools(&self) -> Vec<Option<&str>> {
+    /// Its tools, for a search.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.index().segment
+    }
+
+    /// The exposed names of its tools, in the order of the segment. `None`: a tool that only an App may call.
+    pub(crate) fn found_names(&self) -> Vec<Option<&str>> {
         let entries = self.entries(ListKind::Tools).iter();
-        entries.map(|entry| Some(&*entry.exposed)).collect()
+        let entries = entries.zip(&*self.index().are_for_models);
+        let names = entries.map(|(entry, is_for_models)| is_for_models.then_some(&*entry.exposed));
+        names.collect()
+    }
+
+    /// The meanings of its tools. Empty until they are computed.
+    pub(crate) fn vectors(&self) -> &[Vector] {
+        self.vectors.get().map_or(&[], |vectors| vectors)
+    }
+
+    /// Computes the meanings of its tools, unless another thread has begun to. Takes milliseconds for each new tool.
+    pub(crate) fn embed(&self, meanings: &Meanings) {
+        if !self.is_embedded.swap(true, Ordering::Relaxed) {
+            let passages = index::passages(&self.source, self.entries(ListKind::Tools));
+            let vectors = passages.iter().map(|text| meanings.of_passage(text));
+            let _ = self.vectors.set(vectors.collect());
+        }
+    }
+
+    /// Returns whether [`Part::embed`] has nothing to do.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.is_embedded.load(Ordering::Relaxed)
+    }
+
+    /// Its tools that models may call.
+    pub(crate) fn for_models(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.entries(ListKind::Tools).iter();
+        let entries = entries.zip(&*self.index().are_for_models);
+        entries.filter_map(|(entry, is_for_models)| is_for_models.then_some(entry))
     }
 
     /// The approximate length of the definitions of its tools, in tokens. Computed at its first use.

@@ -21,6 +21,10 @@ use crate::{
 /// The `_meta` key of tools that clients with their own search, such as Claude Code, show to the model from the beginning.
 const ALWAYS_LOAD_KEY: &str = "anthropic/alwaysLoad";
 
+/// How long a client may use a list. Clients that listen are notified of changes before. For the others, a call of a tool
+/// that is gone says so.
+const LIST_TTL_MS: u64 = 60_000;
+
 impl View {
     /// A list as JSON text: the definitions in `own`, and the items for which `shows` returns true.
     pub(super) fn render(
@@ -34,7 +38,10 @@ impl View {
         out.put_u8(b'{');
         let meta = self.list_meta();
         if era == Era::Modern {
-            out.put_slice(self.modern_members(meta).as_bytes());
+            // A list of the tools of earlier runs, or without those of a starting server, is about to change.
+            let is_current = self.settled && meta.is_none();
+            let ttl_ms = if is_current { LIST_TTL_MS } else { 0 };
+            out.put_slice(self.modern_members(ttl_ms, meta).as_bytes());
             out.put_u8(b',');
         } else if let Some(meta) = meta {
             out.put_slice(format!("\"_meta\":{{{meta}}},").as_bytes());
@@ -56,10 +63,11 @@ impl View {
         out.freeze()
     }
 
-    /// The list of tools in search mode.
-    pub(super) fn render_search(&self, era: Era) -> Bytes {
+    /// The list of tools with the gateway's own. In search mode, most others are missing.
+    pub(super) fn render_for_clients(&self, era: Era) -> Bytes {
+        let is_whole = !self.is_search();
         self.render(ListKind::Tools, era, self.finders(), |entry| {
-            self.is_listed(entry)
+            is_whole || self.is_listed(entry)
         })
     }
 

@@ -78,6 +78,9 @@ impl Rules {
             mode: scope.tools.or(configured).unwrap_or(self.settings.tools),
             listed: listed.cloned().collect(),
             search_above: self.settings.search_above,
+            code: project
+                .and_then(|project| project.code)
+                .unwrap_or(self.settings.code),
         }
     }
 

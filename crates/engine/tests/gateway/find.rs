@@ -38,7 +38,12 @@ async fn world(change: impl FnOnce(&mut model::Settings)) -> World {
             tool("merge_request", "Merge a pull request"),
         ],
     );
-    define("sky", vec![tool("forecast", "Weather of the next days")]);
+    let mut redraw = tool("redraw", "Draws the weather again");
+    redraw["_meta"] = json!({ "ui": { "visibility": ["app"] } });
+    define(
+        "sky",
+        vec![tool("forecast", "Weather of the next days"), redraw],
+    );
     world.configure(&[stdio("forge"), stdio("sky")]);
     world.up(&["forge", "sky"]).await;
     world
@@ -82,6 +87,13 @@ async fn x01_a_short_list_leads_to_all_tools() {
         let found = search(&client, "open an issue").await;
         let first = found.lines().next().unwrap();
         assert!(first.starts_with("create_issue("), "{found}");
+        // Models do not call a tool that only an App may call.
+        let found = search(&client, "redraw weather").await;
+        assert!(
+            found.contains("forecast(") && !found.contains("redraw("),
+            "{found}"
+        );
+        fails(&client, "describe_tools", json!({ "names": ["redraw"] })).await;
         let described = json!({ "names": ["create_issue", "forecast"] });
         let described = client.tool("describe_tools", described).await;
         let described: Vec<Value> = described
@@ -218,7 +230,7 @@ async fn x02_auto_follows_the_length_of_the_list() {
     })
     .await;
     let client = world.legacy().await;
-    assert_eq!(client.tools().await.len(), 3, "the list is short");
+    assert_eq!(client.tools().await.len(), 4, "the list is short");
     let many: Vec<String> = (0..30)
         .map(|at| format!("tool_with_a_long_name_{at}"))
         .collect();

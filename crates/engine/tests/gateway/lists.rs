@@ -275,3 +275,27 @@ async fn the_first_list_waits_while_servers_come_up() {
     let listed = client.request("tools/list", json!({})).await;
     assert_eq!(listed.result().get("_meta"), None);
 }
+
+/// A modern client need not ask again for a minute, unless the list is about to change.
+#[tokio::test(start_paused = true)]
+async fn complete_lists_may_be_kept_for_a_while() {
+    let world = World::new();
+    world.scripted("one").tools(&["t"]);
+    world.configure(&[stdio("one")]);
+    world.up(&["one"]).await;
+    let client = world.modern().await;
+    let ttl = async || {
+        let listed = client.request("tools/list", json!({})).await;
+        let listed = listed.result();
+        assert_eq!(listed["cacheScope"], "private");
+        listed["ttlMs"].as_u64()
+    };
+    assert_eq!(ttl().await, Some(60_000));
+    // The server is not reachable, and its tools are unknown.
+    let delay = Duration::from_secs(600);
+    world
+        .scripted("two")
+        .script(|script| script.start_delay = delay);
+    world.configure(&[stdio("one"), stdio("two")]);
+    assert_eq!(ttl().await, Some(0));
+}

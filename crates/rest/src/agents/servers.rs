@@ -38,6 +38,8 @@ use serde_json::Value;
 use super::CALLER;
 use backend::projects::Projects;
 
+/// The server of the tools that find others, for the agent.
+const GATEWAY: &str = "toolwharf";
 /// The client's name and version, for calls in which servers may ask questions.
 const INFO: &str = concat!(
     "{\"name\":\"toolwharf-agent\",\"version\":\"",
@@ -74,6 +76,7 @@ struct Listed {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Item {
+    name: String,
     #[serde(default)]
     description: String,
     input_schema: Option<Raw>,
@@ -224,6 +227,26 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
     Ok(tools.collect())
 }
 
+/// The gateway's own tools in search mode.
+///
+/// # Errors
+/// If a definition does not have the gateway's format.
+fn finders(view: &View) -> Result<Vec<ServerTool>, ServersError> {
+    let unreadable = |error| ServersError(format!("a tool of the gateway cannot be read: {error}"));
+    let finders = view.finders().into_iter().map(|definition| {
+        let item: Item = serde_json::from_slice(&definition).map_err(unreadable)?;
+        Ok(ServerTool {
+            server: ServerName::parse(GATEWAY).expect("a valid name"),
+            native: NativeName::new(&*item.name),
+            description: item.description.into(),
+            parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
+            response: None,
+            has_app: false,
+        })
+    });
+    finders.collect()
+}
+
 impl Servers for Ours {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         Box::pin(async {
@@ -246,7 +269,11 @@ impl Servers for Ours {
                 let route = view.tool(function.name.as_str());
                 route.is_ok_and(|route| absent.iter().all(|one| one.key != *route.server.key()))
             };
-            let offered = offered(&view)?.into_iter().filter(is_there);
+            let is_short = view.is_search();
+            let is_listed =
+                |function: &ToolFunction| !is_short || view.lists(function.name.as_str());
+            let offered = offered(&view)?.into_iter();
+            let offered = offered.filter(is_there).filter(is_listed);
             let tools = offered.filter_map(|function| {
                 let Origin::Server { server, native } = function.origin else {
                     return None;
@@ -261,7 +288,11 @@ impl Servers for Ours {
                     has_app: function.has_app,
                 })
             });
-            let tools = tools.collect();
+            let finders = match is_short {
+                true => finders(&view)?,
+                false => Vec::new(),
+            };
+            let tools = finders.into_iter().chain(tools).collect();
             let missing = absent.into_iter().map(|one| Missing {
                 server: one.server,
                 reason: one.reason.to_string(),
@@ -286,7 +317,13 @@ impl Servers for Ours {
                 **server == call.server
                     && shown(exposed, server.as_str(), native) == call.tool.as_str()
             });
-            let Some((exposed, ..)) = offered else {
+            let is_finder = view.is_search() && call.server.as_str() == GATEWAY;
+            let exposed = match (offered, is_finder) {
+                (Some((exposed, ..)), _) => Some(exposed),
+                (None, true) => Some(call.tool.as_str()),
+                (None, false) => None,
+            };
+            let Some(exposed) = exposed else {
                 let (server, tool) = (&call.server, &call.tool);
                 let gone = || format!("server `{server}` no longer offers the tool `{tool}`");
                 let why = view.kept_back_of(server, tool.as_str());

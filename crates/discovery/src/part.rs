@@ -1,0 +1,35 @@
+//! What is searched: a segment, as a view shows it.
+
+use crate::{segment::Segment, vector::Vector};
+
+/// A segment, and how a view exposes its tools.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'p> {
+    pub(crate) segment: &'p Segment,
+    names: &'p [Option<&'p str>],
+    pub(crate) vectors: &'p [Vector],
+}
+
+impl<'p> Part<'p> {
+    /// `names` has the exposed name of each tool of the segment, or `None` for a hidden tool. Tools without an element are
+    /// hidden.
+    pub fn new(segment: &'p Segment, names: &'p [Option<&'p str>]) -> Self {
+        Self {
+            segment,
+            names,
+            vectors: &[],
+        }
+    }
+
+    /// `vectors` has the vector of each tool's [`passage`](crate::passage). They count if the query has a vector too. Tools
+    /// without an element are found by their words only.
+    #[must_use]
+    pub fn with_vectors(self, vectors: &'p [Vector]) -> Self {
+        Self { vectors, ..self }
+    }
+
+    /// The exposed name of a tool, if it is visible.
+    pub(crate) fn exposed(&self, tool: usize) -> Option<&'p str> {
+        self.names.get(tool).copied().flatten()
+    }
+}

@@ -1,0 +1,104 @@
+//! Answers requests for lists, and keeps the model that searches use for tools that a list leaves out.
+
+use std::{borrow::Cow, sync::Arc};
+
+use mcp::{Frame, RpcError};
+use model::{ToolMode, UnknownWord};
+
+use super::{lacks, no_scope};
+use crate::{
+    Gateway,
+    call::find,
+    catalog::ListKind,
+    exchange::{Answer, Caller, check_cursor},
+    life::{chain, session_instances},
+    scope::Scope,
+    views::{finders::TOOLS_KEY, meanings::Meanings, view::View},
+};
+
+impl Gateway {
+    /// Sets the model that compares meanings in searches. Only the first call has an effect.
+    pub fn keep_meanings(&self, meanings: Arc<Meanings>) {
+        let _ = self.shared.meanings.set(meanings);
+    }
+
+    /// The model that compares meanings in searches, if there is one. The meanings of the view's tools are computed from
+    /// now on.
+    #[must_use]
+    pub fn meanings(&self, view: &Arc<View>) -> Option<Arc<Meanings>> {
+        find::prepare(&self.shared, view);
+        self.shared.meanings.get().cloned()
+    }
+
+    pub(super) async fn list(
+        &self,
+        caller: &Caller,
+        frame: &Frame,
+        view: Arc<View>,
+    ) -> Result<Answer, RpcError> {
+        let kind = ListKind::from_method(frame.method())
+            .ok_or_else(|| RpcError::method_not_found(frame.method()))?;
+        check_cursor(frame)?;
+        let (view, scope) = match tool_mode(frame)? {
+            asked if asked.is_none() || kind != ListKind::Tools => {
+                (view, Cow::Borrowed(&caller.scope))
+            }
+            tools => {
+                let scope = Scope {
+                    tools,
+                    ..caller.scope.clone()
+                };
+                let view = self.shared.view(&scope);
+                (view.ok_or_else(|| no_scope(&scope))?, Cow::Owned(scope))
+            }
+        };
+        let view = if view.is_settled() {
+            view.wake();
+            view
+        } else {
+            Box::pin(self.settled(&scope))
+                .await
+                .ok_or_else(|| no_scope(&scope))?
+        };
+        if lacks(&view, frame.method(), caller.era) {
+            return Err(RpcError::method_not_found(frame.method()));
+        }
+        let own;
+        let list = match &caller.session {
+            Some(session)
+                if kind == ListKind::Tools
+                    && !view.is_search()
+                    && session_instances::has_own(&view) =>
+            {
+                let face = caller.face();
+                let (shared, whose, era) = (&self.shared, &caller.principal, caller.era);
+                let declared = &face.capabilities;
+                let asked =
+                    session_instances::own_tools(shared, &view, session, whose, era, declared);
+                let tools = Box::pin(asked).await;
+                own = view.own_tools(caller.era, &tools);
+                &own
+            }
+            _ if caller.may_use && view.is_search() => {
+                find::prepare(&self.shared, &view);
+                view.client_list(kind, caller.era)
+            }
+            // A caller that may call nothing cannot search either.
+            _ if !caller.may_use => view.list(kind, caller.era),
+            _ => view.client_list(kind, caller.era),
+        };
+        if chain::is_asked(frame) {
+            return Ok(Answer::shared(frame, self.shared.with_chain(list)));
+        }
+        Ok(Answer::shared(frame, list.clone()))
+    }
+}
+
+/// The tools that a request wants its list to contain.
+fn tool_mode(frame: &Frame) -> Result<Option<ToolMode>, RpcError> {
+    let asked = frame.meta().and_then(|own| own.string(TOOLS_KEY));
+    let mode = asked.map(|word| word.parse()).transpose();
+    mode.map_err(|unknown: UnknownWord| {
+        RpcError::invalid_params(format!("Invalid params: `_meta` `{TOOLS_KEY}` {unknown}"))
+    })
+}
