@@ -397,7 +397,14 @@ fn run(runner: &str, words: &[&str], options: &Options) -> Option<String> {
 pub fn url_for_display(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let (shown, cut) = url.split_at(end);
-    let authority = shown.find("://").map_or(0, |at| at + 3);
+    // Some parsers accept one slash or three before the user. A path of a file has no user.
+    let is_scheme = |text: &str| text != "file" && text.bytes().all(|b| b.is_ascii_alphanumeric());
+    let authority = match shown.split_once(":/") {
+        Some((scheme, rest)) if is_scheme(scheme) => {
+            shown.len() - rest.trim_start_matches('/').len()
+        }
+        _ => shown.find("://").map_or(0, |at| at + 3),
+    };
     let path = shown[authority..]
         .find('/')
         .map_or(shown.len(), |at| authority + at);
