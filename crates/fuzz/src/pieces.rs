@@ -24,3 +24,10 @@ pub(crate) fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
 pub(crate) fn text(input: &[u8]) -> String {
     String::from_utf8_lossy(input).into_owned()
 }
+
+/// Returns true if the input has this text itself, in any case. Messages may then show it.
+pub(crate) fn mentions(input: &[u8], secret: &str) -> bool {
+    let secret = secret.as_bytes();
+    let mut parts = input.windows(secret.len());
+    parts.any(|part| part.eq_ignore_ascii_case(secret))
+}

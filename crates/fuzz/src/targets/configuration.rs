@@ -60,6 +60,9 @@ fn env(name: &str) -> Option<String> {
 }
 
 pub(crate) fn run(input: &[u8]) {
+    if pieces::mentions(input, VALUE) {
+        return;
+    }
     let [servers, settings, other] = pieces::parts(input);
     load(servers, settings);
     edited(&pieces::text(servers));

@@ -58,21 +58,29 @@ const SECRET: &str = "a-secret-of-the-client";
 const MAX_REQUESTS: usize = 24;
 
 pub(crate) fn run(input: &[u8]) {
+    if pieces::mentions(input, SECRET) {
+        return;
+    }
     let (head, rest) = pieces::split(input);
     let head = pieces::text(head);
     let mut lines = head.lines();
     let mut line = || lines.next().unwrap_or_default();
     let (url, challenge, query) = (line(), Challenge::parse(line()), line());
-    let hostile = Hostile::new(rest);
-    let signed_in = sign_in(&hostile, url, &challenge, query);
-    if let Some(Err(error)) = signed_in.now_or_never() {
-        told(&error);
-    }
     if let Ok(metadata) = serde_json::from_slice::<Metadata>(rest) {
         match Callback::parse(query).code(&metadata) {
             Ok(code) => assert!(query.contains("code") || query.contains('%'), "{code}"),
             Err(error) => told(&error),
         }
+    }
+    let Ok(server) = Url::parse(url) else { return };
+    // Connections to other URLs are refused before.
+    if !["http", "https"].contains(&server.scheme()) {
+        return;
+    }
+    let hostile = Hostile::new(server, rest);
+    let signed_in = sign_in(&hostile, url, &challenge, query);
+    if let Some(Err(error)) = signed_in.now_or_never() {
+        told(&error);
     }
 }
 
@@ -191,7 +199,10 @@ fn is_allowed(url: &Url) {
 }
 
 /// The responses, in the order in which they are given.
-struct Hostile(Mutex<Answers>);
+struct Hostile {
+    server: Url,
+    answers: Mutex<Answers>,
+}
 
 struct Answers {
     left: VecDeque<Response<Bytes>>,
@@ -199,7 +210,7 @@ struct Answers {
 }
 
 impl Hostile {
-    fn new(input: &[u8]) -> Self {
+    fn new(server: Url, input: &[u8]) -> Self {
         let rest = RefCell::new(input);
         let parts = std::iter::from_fn(|| {
             let part;
@@ -208,7 +219,10 @@ impl Hostile {
             (!whole.is_empty()).then_some(part)
         });
         let left = parts.take(MAX_REQUESTS).map(answer).collect();
-        Self(Mutex::new(Answers { left, requests: 0 }))
+        Self {
+            server,
+            answers: Mutex::new(Answers { left, requests: 0 }),
+        }
     }
 }
 
@@ -229,9 +243,12 @@ fn answer(part: &[u8]) -> Response<Bytes> {
 
 impl Http for Hostile {
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, String>> {
-        let url = request.uri().to_string();
-        is_allowed(&Url::parse(&url).expect("a URL"));
-        let mut answers = self.0.lock().expect("no panic");
+        let url = Url::parse(&request.uri().to_string()).expect("a URL");
+        // The server's own metadata is where the server is.
+        if url.origin() != self.server.origin() {
+            is_allowed(&url);
+        }
+        let mut answers = self.answers.lock().expect("no panic");
         answers.requests += 1;
         assert!(answers.requests <= MAX_REQUESTS, "too many requests");
         let answer = answers.left.pop_front();

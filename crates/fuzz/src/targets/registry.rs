@@ -48,6 +48,9 @@ pub(crate) const WORDS: &[&str] = &[
 const OF_THE_GATEWAY: &str = "a-secret-of-the-gateway";
 
 pub(crate) fn run(input: &[u8]) {
+    if pieces::mentions(input, OF_THE_GATEWAY) {
+        return;
+    }
     let (entry, values) = pieces::split(input);
     let Ok(entry) = serde_json::from_slice::<Value>(entry) else {
         return;
