@@ -398,7 +398,9 @@ pub fn url_for_display(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let (shown, cut) = url.split_at(end);
     // Some parsers accept one slash or three before the user. A path of a file has no user.
-    let is_scheme = |text: &str| text != "file" && text.bytes().all(|b| b.is_ascii_alphanumeric());
+    let is_scheme = |text: &str| {
+        !matches!(text, "" | "file") && text.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
     let authority = match shown.split_once(":/") {
         Some((scheme, rest)) if is_scheme(scheme) => {
             shown.len() - rest.trim_start_matches('/').len()

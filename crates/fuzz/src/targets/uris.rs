@@ -82,15 +82,15 @@ fn resource(prefix: &str, native: &str) {
 /// What is shown of a URL has neither its user nor its query.
 fn shown(url: &str) {
     let shown = url_for_display(url);
-    assert_eq!(
-        url_for_display(&shown).trim_end_matches("?…"),
-        shown.trim_end_matches("?…")
-    );
     let (origin, prefix) = origin_and_prefix(url);
     assert_eq!(format!("{origin}{prefix}"), url);
     let Ok(parsed) = Url::parse(url) else { return };
     let is_web =
         ["http", "https"].contains(&parsed.scheme()) && !url.contains(['\\', '\t', '\n', '\r']);
+    if is_web && url.starts_with("http") {
+        let again = url_for_display(&shown);
+        assert_eq!(again.trim_end_matches("?…"), shown.trim_end_matches("?…"));
+    }
     if let Some(password) = parsed
         .password()
         .filter(|password| is_web && password.len() > 8 && url.matches(password).count() == 1)

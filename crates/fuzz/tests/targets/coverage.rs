@@ -31,7 +31,7 @@ const INSTRUMENTATION: [&str; 5] = [
 ///
 /// # Panics
 /// If it finds a fault. Its output names the file with the input.
-pub fn run(target: &Target) {
+pub(crate) fn run(target: &Target) {
     let program = build();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join("fuzz")
@@ -105,8 +105,9 @@ fn build() -> PathBuf {
     let messages = said
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let programs = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    programs.last().expect("a program")
+    let mut programs =
+        messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    programs.next_back().expect("a program")
 }
 
 /// The words as a dictionary of libFuzzer: one quoted word per line.
