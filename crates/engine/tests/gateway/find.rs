@@ -1,8 +1,8 @@
 //! Search mode: a short list of tools, and what finds, describes and calls the others.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use engine::{Project, Scope};
+use engine::{Meanings, Project, Scope};
 use model::{ProjectView, ToolMode, ToolRef};
 use serde_json::{Value, json};
 
@@ -328,4 +328,29 @@ async fn x03_hidden_tools_are_not_found() {
         }
     }
     assert!(world.scripted("forge").heard("tools/call").is_empty());
+}
+
+/// With a sentence model, searches compare meanings as soon as those of the tools are computed.
+#[tokio::test]
+async fn meanings_are_computed_beside_searches() {
+    let world = world(searching).await;
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../discovery-model/tests/tiny.model"
+    );
+    let meanings = Arc::new(Meanings::load(file.as_ref()).unwrap());
+    world.gateway.keep_meanings(meanings.clone());
+    let client = world.modern().await;
+    let found = search(&client, "open an issue").await;
+    assert!(found.starts_with("create_issue("), "{found}");
+    let similarities = || {
+        let view = world.gateway.view(&Scope::default()).unwrap();
+        let found = view.find("open an issue", None, 3, Some(&meanings));
+        found
+            .iter()
+            .filter_map(|found| found.hit.similarity)
+            .count()
+    };
+    until("the meanings are there", || similarities() > 0).await;
+    assert!(Meanings::load(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").as_ref()).is_err());
 }
