@@ -228,13 +228,19 @@ async fn c05_many_servers_and_tools_stay_fast() {
 /// The page shows what a model finds in search mode, why, and how many tokens that saves. It changes a project's list.
 #[tokio::test]
 async fn x01_the_console_shows_what_a_model_finds() {
-    let setup = Setup::new().scripted("many", &["--no-builtin", "--tools", "100"]);
+    let setup = Setup::new();
     let issue = tool("create_issue", "Reports a bug in a repository.");
     let merge = tool("merge_branch", "Merges a branch into another one.");
     let answers = with_tools(&[issue, merge], &done());
     let forge = answering(&setup, "forge", ANSWERS, &answers);
-    let gateway = setup.server("forge", forge).connected().await;
-    put(&gateway, "/projects/shop", json!({"name": "The shop"})).await;
+    let many = common::scripted("many", &["--no-builtin", "--tools", "100"]);
+    let of_shop = json!({ "projects": ["shop"] });
+    let gateway = setup
+        .server("forge", common::with(forge, of_shop.clone()))
+        .server("many", common::with(many, of_shop))
+        .connected()
+        .await;
+    put(&gateway, "/projects/shop", json!({ "name": "The shop" })).await;
     browse(&gateway, "x01").await;
 }
 
