@@ -18,6 +18,8 @@ await visit("/tools", async (page, { main, open }) => {
   await first.getByText("Reports a bug in a repository.").waitFor();
   await first.getByText(/description \d/).waitFor();
   await page.waitForURL(/q=report/);
+  await page.reload();
+  await first.getByRole("link", { name: "create_issue" }).waitFor();
   await task.fill("merge_branch");
   await first.getByText("exact name").waitFor();
   await first.getByRole("link", { name: "merge_branch" }).waitFor();
