@@ -70,6 +70,15 @@ fn main() {
         &parts,
         &all,
     );
+    // More tools per server, and more servers.
+    let large = data::repeated(10);
+    let large_exposed = data::exposed(&large);
+    let large_parts = data::parts(&large, &large_exposed);
+    cost(
+        &format!("{} tools of {} servers", 10 * tools, large.len()),
+        &large_parts,
+        &all,
+    );
     let many = parts.repeat(10);
     cost(
         &format!("{} tools of {} servers", 10 * tools, many.len()),

@@ -138,14 +138,26 @@ impl<'q> Matcher<'q> {
             // A wrong letter changes two bits at most.
             (plain.letters ^ self.plain.letters).count_ones() as usize <= 2 * errors
                 && plain.text.len().abs_diff(query.len()) <= errors
-                && distance(plain.text.as_bytes(), query) <= errors
+                && is_near(plain.text.as_bytes(), query, errors)
         };
         (errors > 0 && both.iter().any(close)).then_some(Tier::Typo)
     }
 }
 
-/// The number of letters to insert, remove, replace or swap with the next one, so that `a` becomes `b`.
-fn distance(a: &[u8], b: &[u8]) -> usize {
+/// Whether `a` becomes `b` if at most `limit` letters are inserted, removed, replaced or swapped with the next one.
+fn is_near(a: &[u8], b: &[u8], limit: usize) -> bool {
+    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[same..], &b[same..]);
+    let same = a
+        .iter()
+        .rev()
+        .zip(b.iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let (a, b) = (&a[..a.len() - same], &b[..b.len() - same]);
+    if a.len().min(b.len()) == 0 {
+        return a.len().max(b.len()) <= limit;
+    }
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {
@@ -157,9 +169,12 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
                 row[j] = row[j].min(before[j - 2] + 1);
             }
         }
+        if row.iter().all(|distance| *distance > limit) {
+            return false;
+        }
         before = std::mem::replace(&mut last, row);
     }
-    last[b.len()]
+    last[b.len()] <= limit
 }
 
 #[cfg(test)]
@@ -249,15 +264,25 @@ mod tests {
 
     #[test]
     fn distances() {
-        for (a, b, expect) in [
+        for (a, b, distance) in [
             ("", "", 0),
             ("abc", "", 3),
             ("abc", "acb", 1),
             ("abc", "abd", 1),
             ("abcd", "bcd", 1),
+            ("aaa", "aa", 1),
+            ("abab", "baba", 2),
             ("kitten", "sitting", 3),
         ] {
-            assert_eq!(distance(a.as_bytes(), b.as_bytes()), expect, "{a} {b}");
+            for limit in 0..5 {
+                let near = is_near(a.as_bytes(), b.as_bytes(), limit);
+                assert_eq!(near, distance <= limit, "{a} {b} {limit}");
+                assert_eq!(
+                    near,
+                    is_near(b.as_bytes(), a.as_bytes(), limit),
+                    "{a} {b} {limit}"
+                );
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Distinct words of a query that are used. Words after them are ignored.
-const MAX_GROUPS: usize = 48;
+const MAX_GROUPS: usize = 40;
 
 /// How often a word of the query counts.
 const MAX_REPEATS: f32 = 2.0;
@@ -22,11 +22,11 @@ const MAX_REPEATS: f32 = 2.0;
 const SATURATION: f32 = 1.2;
 
 /// Terms of all groups of a query. It is divided among the groups, so a longer query has fewer related words per word.
-const MAX_TERMS: usize = 640;
+const MAX_TERMS: usize = 400;
 
 /// Pairs of a term and a tool that a search visits. When they are used up, further related words are left out; the words
 /// of the query itself are not counted.
-const MAX_RELATED_VISITS: usize = 100_000;
+const MAX_RELATED_VISITS: usize = 50_000;
 
 /// A word of a query.
 pub(crate) struct Word {
@@ -47,22 +47,33 @@ pub(crate) fn words(query: &str) -> Vec<Word> {
     words
 }
 
+/// A term of a group: a word of the query, or a related word.
+struct Wanted {
+    group: usize,
+    term: Term,
+    /// 1 for a word of the query, less for a related one.
+    weight: f32,
+    /// The number of visible tools that have the term.
+    with: usize,
+    /// The number of tools to visit for it.
+    visits: usize,
+}
+
 /// The tools of one part that have a term.
 struct Found<'s> {
     part: usize,
     postings: &'s [Posting],
     /// The weight in the server's fields, for all tools of the part.
     server: f32,
-    /// 1 for a word of the query, less for a related one.
     weight: f32,
 }
 
 /// A word of the query with its related words, and where they occur.
-#[derive(Default)]
 struct Group<'s> {
     repeats: f32,
     /// How rare the word is: that of the nearest related word if the word itself does not occur.
     rarity: f32,
+    /// In the order of parts.
     found: Vec<Found<'s>>,
 }
 
@@ -75,80 +86,111 @@ pub(crate) struct Ranking<'s> {
     groups: Vec<Group<'s>>,
 }
 
+/// The terms to search for: first the words of the query, then related words, nearest first for each word.
+fn wanted(words: &[Word]) -> Vec<Wanted> {
+    let wanted = |group, (term, weight)| Wanted {
+        group,
+        term,
+        weight,
+        with: 0,
+        visits: 0,
+    };
+    let terms: Vec<Term> = words.iter().map(|word| Term::of(&word.stem)).collect();
+    let own = terms.iter().enumerate();
+    let mut all: Vec<Wanted> = own
+        .map(|(group, term)| wanted(group, (*term, 1.0)))
+        .collect();
+    let share = MAX_TERMS / words.len().max(1);
+    for (group, term) in terms.iter().enumerate() {
+        all.extend(
+            related(*term)
+                .take(share)
+                .map(|related| wanted(group, related)),
+        );
+    }
+    all
+}
+
 impl<'s> Ranking<'s> {
     pub(crate) fn new(parts: &[Part<'s>], words: &[Word]) -> Self {
+        let mut wanted = wanted(words);
         let mut bases = vec![0];
         let mut visible = Vec::new();
-        let mut visible_of = Vec::with_capacity(parts.len());
-        for part in parts {
-            let before = visible.len();
+        let mut all = 0;
+        // Part by part, so that the part's memory is near.
+        let mut found: Vec<(usize, Found<'s>)> = Vec::new();
+        for (number, part) in parts.iter().enumerate() {
+            let first = visible.len();
             visible.extend((0..part.segment.len()).map(|tool| part.exposed(tool).is_some()));
             bases.push(visible.len());
-            visible_of.push(visible[before..].iter().filter(|visible| **visible).count());
-        }
-        let mut ranking = Self {
-            bases,
-            visible,
-            groups: Vec::with_capacity(words.len()),
-        };
-        for word in words {
-            let mut group = Group {
-                repeats: word.repeats,
-                ..Group::default()
-            };
-            ranking.add(parts, &visible_of, Term::of(&word.stem), 1.0, &mut group);
-            ranking.groups.push(group);
-        }
-        let mut visits = 0;
-        for (number, word) in words.iter().enumerate() {
-            let mut group = std::mem::take(&mut ranking.groups[number]);
-            for (term, weight) in related(Term::of(&word.stem)).take(MAX_TERMS / words.len()) {
-                if visits < MAX_RELATED_VISITS {
-                    visits += ranking.add(parts, &visible_of, term, weight, &mut group);
-                }
-            }
-            ranking.groups[number] = group;
-        }
-        ranking
-    }
-
-    /// Adds a term to a group. Returns the number of tools to visit for it.
-    fn add(
-        &self,
-        parts: &[Part<'s>],
-        visible_of: &[usize],
-        term: Term,
-        weight: f32,
-        group: &mut Group<'s>,
-    ) -> usize {
-        let (mut with, mut visits) = (0, 0);
-        for (number, part) in parts.iter().enumerate() {
-            let (postings, server) = part.segment.find(term);
-            if visible_of[number] == 0 || postings.is_empty() && server == 0.0 {
+            let visible = &visible[first..];
+            let count = visible.iter().filter(|visible| **visible).count();
+            if count == 0 {
                 continue;
             }
-            if server > 0.0 {
-                with += visible_of[number];
-                visits += part.segment.len();
-            } else {
-                let visible = &self.visible[self.bases[number]..];
-                with += postings
-                    .iter()
-                    .filter(|posting| visible[posting.tool as usize])
-                    .count();
-                visits += postings.len();
+            all += count;
+            for (index, wanted) in wanted.iter_mut().enumerate() {
+                let (postings, server) = part.segment.find(wanted.term);
+                if server > 0.0 {
+                    wanted.with += count;
+                    wanted.visits += visible.len();
+                } else if !postings.is_empty() {
+                    wanted.with += if count == visible.len() {
+                        postings.len()
+                    } else {
+                        let shown = |posting: &&Posting| visible[posting.tool as usize];
+                        postings.iter().filter(shown).count()
+                    };
+                    wanted.visits += postings.len();
+                } else {
+                    continue;
+                }
+                let weight = wanted.weight;
+                found.push((
+                    index,
+                    Found {
+                        part: number,
+                        postings,
+                        server,
+                        weight,
+                    },
+                ));
             }
-            group.found.push(Found {
-                part: number,
-                postings,
-                server,
-                weight,
-            });
         }
-        if with > 0 && group.rarity == 0.0 {
-            group.rarity = rarity(with, visible_of.iter().sum());
+        let mut groups: Vec<Group<'s>> = words
+            .iter()
+            .map(|word| Group {
+                repeats: word.repeats,
+                rarity: 0.0,
+                found: Vec::new(),
+            })
+            .collect();
+        let mut visits = 0;
+        let is_used: Vec<bool> = wanted
+            .iter()
+            .enumerate()
+            .map(|(index, wanted)| {
+                if index >= words.len() {
+                    visits += wanted.visits;
+                }
+                let group = &mut groups[wanted.group];
+                let is_used = wanted.with > 0 && visits <= MAX_RELATED_VISITS;
+                if is_used && group.rarity == 0.0 {
+                    group.rarity = rarity(wanted.with, all);
+                }
+                is_used
+            })
+            .collect();
+        for (index, found) in found {
+            if is_used[index] {
+                groups[wanted[index].group].found.push(found);
+            }
         }
-        visits
+        Self {
+            bases,
+            visible,
+            groups,
+        }
     }
 
     /// The number of all tools, hidden ones included.
@@ -166,16 +208,11 @@ impl<'s> Ranking<'s> {
     pub(crate) fn scores(&self) -> Vec<f32> {
         let mut scores = vec![0.0; self.len()];
         let mut weights = vec![0.0_f32; self.len()];
-        let mut touched = Vec::new();
-        for group in &self.groups {
-            self.each(group, |tool, weight, _, _| {
-                if weights[tool] == 0.0 {
-                    touched.push(tool);
-                }
-                weights[tool] += weight;
-            });
-            for tool in touched.drain(..) {
-                scores[tool] += group.score(std::mem::take(&mut weights[tool]));
+        for group in self.groups.iter().filter(|group| !group.found.is_empty()) {
+            self.each(group, |tool, weight| weights[tool] += weight);
+            for (score, weight) in scores.iter_mut().zip(&mut weights) {
+                *score += group.score(*weight);
+                *weight = 0.0;
             }
         }
         scores
@@ -183,25 +220,11 @@ impl<'s> Ranking<'s> {
 
     /// The scores of some tools by field.
     pub(crate) fn by_field(&self, tools: &[usize]) -> Vec<[f32; FIELDS]> {
-        let mut slots: Vec<usize> = vec![usize::MAX; self.len()];
-        for (slot, tool) in tools.iter().enumerate() {
-            slots[*tool] = slot;
-        }
-        let mut scores = vec![[0.0; FIELDS]; tools.len()];
-        for group in &self.groups {
-            let mut weights = vec![[0.0; FIELDS]; tools.len()];
-            self.each(group, |tool, _, found, posting| {
-                let Some(weights) = weights.get_mut(slots[tool]) else {
-                    return;
-                };
-                weights[Field::Server as usize] += found.weight * found.server;
-                let shares = posting.iter().flat_map(|posting| posting.shares);
-                let weight = posting.map_or(0.0, |posting| posting.weight);
-                for (sum, share) in weights.iter_mut().zip(shares) {
-                    *sum += found.weight * weight * f32::from(share) / 255.0;
-                }
-            });
-            for (scores, weights) in scores.iter_mut().zip(weights) {
+        let of_tool = |tool: &usize| {
+            let (part, number) = self.place(*tool);
+            let mut scores = [0.0; FIELDS];
+            for group in &self.groups {
+                let weights = group.weights(part, number);
                 let sum: f32 = weights.iter().sum();
                 if sum > 0.0 {
                     let per_weight = group.score(sum) / sum;
@@ -210,17 +233,13 @@ impl<'s> Ranking<'s> {
                     }
                 }
             }
-        }
-        scores
+            scores
+        };
+        tools.iter().map(of_tool).collect()
     }
 
-    /// Calls `found` with each visible tool that has a word of the group: its number, the weight of the word, and what
-    /// it is from.
-    fn each(
-        &self,
-        group: &Group<'s>,
-        mut each: impl FnMut(usize, f32, &Found<'s>, Option<&Posting>),
-    ) {
+    /// Calls `found` with each visible tool that has a word of the group: its number, and the weight of the word.
+    fn each(&self, group: &Group<'s>, mut each: impl FnMut(usize, f32)) {
         for found in &group.found {
             let tools = self.bases[found.part]..self.bases[found.part + 1];
             let first = tools.start;
@@ -228,7 +247,7 @@ impl<'s> Ranking<'s> {
                 for posting in found.postings {
                     let tool = first + posting.tool as usize;
                     if self.visible[tool] {
-                        each(tool, found.weight * posting.weight, found, Some(posting));
+                        each(tool, found.weight * posting.weight);
                     }
                 }
                 continue;
@@ -237,8 +256,8 @@ impl<'s> Ranking<'s> {
             for tool in tools {
                 let posting = postings.next_if(|posting| first + posting.tool as usize == tool);
                 if self.visible[tool] {
-                    let weight = posting.map_or(0.0, |posting| posting.weight) + found.server;
-                    each(tool, found.weight * weight, found, posting);
+                    let weight = posting.map_or(0.0, |posting| posting.weight);
+                    each(tool, found.weight * (weight + found.server));
                 }
             }
         }
@@ -246,6 +265,28 @@ impl<'s> Ranking<'s> {
 }
 
 impl Group<'_> {
+    /// The weights of the group's words in the fields of a tool.
+    fn weights(&self, part: usize, tool: usize) -> [f32; FIELDS] {
+        let mut weights = [0.0; FIELDS];
+        let start = self.found.partition_point(|found| found.part < part);
+        for found in self.found[start..]
+            .iter()
+            .take_while(|found| found.part == part)
+        {
+            weights[Field::Server as usize] += found.weight * found.server;
+            let at = found
+                .postings
+                .binary_search_by_key(&tool, |posting| posting.tool as usize);
+            if let Ok(at) = at {
+                let posting = &found.postings[at];
+                for (sum, share) in weights.iter_mut().zip(posting.shares) {
+                    *sum += found.weight * posting.weight * f32::from(share) / 255.0;
+                }
+            }
+        }
+        weights
+    }
+
     fn score(&self, weight: f32) -> f32 {
         self.repeats * self.rarity * weight * (SATURATION + 1.0) / (SATURATION + weight)
     }

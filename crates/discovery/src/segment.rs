@@ -113,7 +113,7 @@ pub struct Segment {
     names: Vec<Name>,
 }
 
-const FILTER_WORDS: usize = 32;
+const FILTER_WORDS: usize = 64;
 
 /// The word and the bit of a term in the filter.
 fn filter_bit(term: Term) -> (usize, u64) {

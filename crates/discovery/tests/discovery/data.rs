@@ -10,7 +10,7 @@ use serde_json::Value;
 fn read(name: &str) -> Value {
     let folder = match std::env::var_os("DISCOVERY_DATA") {
         Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("data"),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../discovery/data"),
     };
     let plain = folder.join(name);
     let text = if plain.exists() {
@@ -39,6 +39,11 @@ pub(crate) struct Catalog {
 
 /// All tools, by server.
 pub(crate) fn catalogs() -> Vec<Catalog> {
+    repeated(1)
+}
+
+/// The same, with `times` copies of each tool.
+pub(crate) fn repeated(times: usize) -> Vec<Catalog> {
     let tools = read("tools.json");
     let mut servers: BTreeMap<&str, Vec<(&Value, Vec<u8>)>> = BTreeMap::new();
     for tool in tools.as_array().expect("a list") {
@@ -46,7 +51,7 @@ pub(crate) fn catalogs() -> Vec<Catalog> {
         servers
             .entry(text(tool, "server"))
             .or_default()
-            .push((tool, schema));
+            .extend(std::iter::repeat_n((tool, schema), times));
     }
     let catalog = |(name, tools): (&str, Vec<(&Value, Vec<u8>)>)| {
         let analysed: Vec<Tool<'_>> = tools
