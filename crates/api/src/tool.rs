@@ -97,7 +97,7 @@ pub struct FoundTool {
     pub why: FoundBy,
     /// The relevance. Comparable only within one search.
     pub score: f32,
-    /// How much each part of the definition contributes to `score`.
+    /// The contribution of each part of the definition to `score`.
     pub scores: FieldScores,
 }
 
@@ -136,6 +136,6 @@ pub struct ListTokens {
     pub all: usize,
     /// The list in search mode.
     pub search: usize,
-    /// Whether clients that ask for nothing else get the list of search mode.
+    /// True if clients that ask for nothing else get the list of search mode.
     pub is_search: bool,
 }

@@ -4,8 +4,8 @@
 //!
 //! - `servers.github.create_issue({...})`: each tool is an async function of an object, by the names of
 //!   [`crate::identifiers`]. `call("name", {...})` calls a tool by its exposed name.
-//! - A call returns the result's `structuredContent`. If there is none and all content is text, it returns the text (the
-//!   texts of several blocks are joined by line ends). Otherwise it returns the whole result.
+//! - A call returns the result's `structuredContent`. If that is absent and all content is text, it returns the text
+//!   (the texts of several blocks are joined by line ends). Otherwise it returns the whole result.
 //! - A call that fails throws an `Error` whose message is the server's, with the tool's exposed name as `tool`. If the
 //!   server sent a result with `isError`, the error has it as `result`.
 //! - `console.log` and its relatives, `setTimeout`, `clearTimeout`, and what the language itself has. `await` and
@@ -14,8 +14,8 @@
 //!
 //! # How a run ends
 //!
-//! - With the returned value, when the code has returned and no call is running any more: calls that the code did not
-//!   wait for are finished, too. Timers that are left are dropped.
+//! - With the returned value, when the code has returned and all its calls have ended, including those that it did not
+//!   wait for. Timers that are left are dropped.
 //! - With a failure, as soon as the code throws, and when a limit is exceeded.
 //! - The value is written as JSON. A `BigInt`, symbol or function becomes a string, a cycle `"[circular]"`, a `Map` or
 //!   `Set` an array, an `Error` an object. If writing it throws, the run has failed.
@@ -23,7 +23,7 @@
 //! # Invariants
 //!
 //! - Nothing of the code is parsed before the process is locked down ([`runtime::sandbox::lock_down`]).
-//! - After the interrupt handler has stopped the code once, none of it runs any more, whatever it catches.
+//! - Once the interrupt handler has stopped the code, it never runs again, whatever it catches.
 
 mod engine;
 mod position;

@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! - Schemas and descriptions are hostile text. None of them ends a comment, a string or a declaration, and the text of
-//!   each tool is bounded, whatever its schemas are. What does not fit is `any`.
+//!   each tool is bounded, whatever its schemas are. A type that does not fit becomes `any`.
 
 mod comment;
 mod types;
@@ -32,7 +32,7 @@ const MAX_TYPE_BYTES: usize = 8 << 10;
 const MAX_DESCRIPTION_CHARACTERS: usize = 1000;
 const MAX_PROPERTY_CHARACTERS: usize = 200;
 
-/// What a model has to know about code, in one paragraph.
+/// Instructions for a model that writes code, in one paragraph.
 pub const GUIDE: &str = "The code is the body of an async function, in JavaScript or TypeScript: use `await` and `return`. \
 Tools are functions of one object: `const issue = await servers.github.create_issue({ title: \"x\" })`. A call returns the \
 tool's structured content if it has any, otherwise its text as a string, otherwise the whole result. A failed call throws \

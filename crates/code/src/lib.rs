@@ -1,4 +1,4 @@
-//! Code mode: JavaScript that calls tools runs in QuickJS, in a process of its own.
+//! Code mode: JavaScript that calls tools runs in QuickJS, in a separate process.
 //!
 //! - [`Runner`]: runs code in sandboxed processes. It keeps one started process ready.
 //! - [`run`]: the gateway's side of one run, over any pair of byte streams.

@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 #[derive(Debug)]
 pub struct Outcome {
     pub end: End,
-    /// What the code printed with `console.log` and the like, one line per call. If it is cut, the last line says so.
+    /// Output of `console.log` and similar functions, one line per call. If it is cut, the last line says so.
     pub output: String,
-    /// The calls that were made, whatever became of them.
+    /// The number of calls that were made, whatever their outcome.
     pub calls: u32,
     /// From the start of the code to the end of the run.
     pub elapsed: Duration,

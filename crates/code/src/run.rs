@@ -27,7 +27,7 @@ use crate::outcome::{End, Failure, FailureKind, Outcome, Value};
 
 /// Time that the process has to report that the time is over. It knows the line of the code.
 const WALL_GRACE: Duration = Duration::from_millis(500);
-/// Bytes of a line besides the text that it carries.
+/// Bytes of a line in addition to the text that it carries.
 const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 /// JSON writes a control character in six bytes.
 const ESCAPED: usize = 6;
@@ -42,7 +42,7 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 pub struct Request {
     /// The body of an async function, in JavaScript or TypeScript.
     pub code: String,
-    /// The tools that `servers` offers. `call` accepts other names as well: who makes the call checks it.
+    /// The tools that `servers` offers. `call` accepts other names as well: they are checked when the call is made.
     pub tools: Vec<Declared>,
 }
 
@@ -109,7 +109,7 @@ struct State<'a> {
     calls: u32,
 }
 
-/// What to do after a message.
+/// The next step after a message.
 enum Step {
     Go,
     Call(Call),
@@ -175,7 +175,7 @@ impl State<'_> {
                 written = writer.write(&outgoing[sent..]), if sent < outgoing.len() => {
                     match written {
                         Ok(count) if count > 0 => sent += count,
-                        // The process is ending. What it said before is still to be read.
+                        // The process is ending. Its earlier messages are still to be read.
                         _ => {
                             outgoing.clear();
                             sent = 0;

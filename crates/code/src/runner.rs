@@ -28,11 +28,11 @@ use crate::run::{Call, Request, refusal, run};
 const NAME: &str = "code";
 /// Processes and threads inside a sandbox: the interpreter alone.
 const MAX_PROCESSES: u32 = 4;
-/// How long a run waits for the end of others.
+/// The longest time that a run waits for another one to end.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Deadline for a process that ended by itself to be reaped.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
-/// Memory of a process besides the code's values.
+/// Memory of a process in addition to the code's values.
 const MEMORY_BESIDES: u64 = 192 << 20;
 /// The exit code of a process whose processor time was used up: 128 and SIGXCPU.
 const CPU_EXIT_CODE: i32 = 152;

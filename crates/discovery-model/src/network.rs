@@ -145,7 +145,7 @@ impl Layer {
         x
     }
 
-    /// What each token takes from the others.
+    /// Attention: for each token, the weighted sum of the values of all tokens.
     fn attend(&self, x: &[f32], count: usize, heads: usize) -> Vec<f32> {
         let width = x.len() / count;
         let part = width / heads;

@@ -1,4 +1,4 @@
-//! What is searched: a segment, as a view shows it.
+//! The unit of a search: a segment, as a view shows it.
 
 use crate::{segment::Segment, vector::Vector};
 

@@ -15,7 +15,7 @@ use crate::{
 /// Distinct words of a query that are used. Words after them are ignored.
 const MAX_GROUPS: usize = 40;
 
-/// How often a word of the query counts.
+/// A word that the query repeats counts at most this many times.
 const MAX_REPEATS: f32 = 2.0;
 
 /// How soon further occurrences of a word stop to increase the score.
@@ -81,7 +81,7 @@ struct Group<'s> {
 pub(crate) struct Ranking<'s> {
     /// The number of the first tool of each part among all tools, and their number at the end.
     bases: Vec<usize>,
-    /// Whether a tool is visible, by its number among all tools.
+    /// True for each visible tool, by its number among all tools.
     visible: Vec<bool>,
     groups: Vec<Group<'s>>,
 }
@@ -265,7 +265,7 @@ impl<'s> Ranking<'s> {
 }
 
 impl Group<'_> {
-    /// The weights of the group's words in the fields of a tool.
+    /// The weights of the words in this group, for each field of a tool.
     fn weights(&self, part: usize, tool: usize) -> [f32; FIELDS] {
         let mut weights = [0.0; FIELDS];
         let start = self.found.partition_point(|found| found.part < part);

@@ -338,7 +338,7 @@ async fn x04_code_calls_tools() {
         for (tool, calls) in [("tool_1", 3), ("tool_0", 1), ("tool_8", 1)] {
             assert_eq!(recorded(&gateway, tool).await, calls * (at + 1), "{tool}");
         }
-        // What the code does wrong is shown with its line.
+        // An error in the code is shown with its line.
         let wrong = json!({ "code": "const a = 1;\nawait servers.one.none();" });
         let wrong = peer.tool("run_code", wrong).await;
         assert_eq!(wrong.result()["isError"], true);

@@ -187,7 +187,7 @@ export function Select({ className, ...rest }: ComponentProps<"select">) {
 
 type SearchBoxProps = Omit<ComponentProps<"input">, "onChange" | "value"> & { value: string; onChange: (value: string) => void };
 
-/** A search box. `/` focuses it from anywhere on the page. Its name is its placeholder, unless it has a label of its own. */
+/** A search box. `/` focuses it from anywhere on the page. Its name is its placeholder, unless it has a label. */
 export function SearchBox({ value, onChange, className, ...rest }: SearchBoxProps) {
   const box = useRef<HTMLInputElement>(null);
   useEffect(() => {

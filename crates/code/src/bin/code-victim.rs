@@ -1,7 +1,7 @@
 //! Helper program for the tests of this crate: a sentinel, a shim, or the process of a run. Not part of the product.
 //!
-//! `code-victim escape` tries what a process could do whose interpreter was taken over, before and after it is locked
-//! down, and prints a JSON object for each time: what was tried → what came of it.
+//! `code-victim escape` tries attacks that a process with a compromised interpreter could make, before and after it is
+//! locked down. It prints a JSON object for each time: attempt → result.
 
 use std::collections::BTreeMap;
 use std::fs;

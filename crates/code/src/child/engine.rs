@@ -322,7 +322,7 @@ impl Engine {
     /// Describes a thrown value.
     fn thrown<'js>(&self, ctx: &Ctx<'js>, thrown: &Js<'js>, is_first: bool) -> Failure {
         if let Some(mut failure) = self.watch.failure() {
-            // No code of the run may run any more, so only the error that QuickJS made is read.
+            // The code of the run must not run again, so only the error that QuickJS made is read.
             let stack = thrown
                 .as_object()
                 .map(|error| error.get::<_, String>("stack"));
@@ -342,7 +342,7 @@ impl Engine {
                 None => Failure::new(FailureKind::Memory, OUT_OF_MEMORY),
             };
         };
-        // QuickJS throws null if there is no memory for an error. The memory may be free again by now.
+        // QuickJS throws null if it cannot allocate an error. The memory may be free again by now.
         let is_full = || self.peak.read() >= Some(self.memory / 4 * 3);
         if thrown.is_null() && is_full() {
             return Failure::new(FailureKind::Memory, OUT_OF_MEMORY);
@@ -406,7 +406,7 @@ fn prelude<'js>(ctx: &Ctx<'js>, tools: &str, limits: &Limits) -> rquickjs::Resul
     ))
 }
 
-/// Ends the process if the gateway is gone: there is nobody left to run for.
+/// Ends the process if the gateway is gone, because the run has no purpose then.
 fn or_exit(sent: io::Result<()>) {
     if sent.is_err() {
         std::process::exit(1);

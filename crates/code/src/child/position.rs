@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 /// The name under which the code is evaluated.
 pub(super) const FILE: &str = "code.js";
-/// What stands before the code, in its first line: `await` and `return` need an async function around them.
+/// The text before the code, on the same line as its start: `await` and `return` need an async function around them.
 pub(super) const BEFORE: &str = "(async()=>{";
-/// What stands after it. The line end comes first, because the code may end with a comment.
+/// The text after the code. The line end comes first, because the code may end with a comment.
 pub(super) const AFTER: &str = "\n})()";
 
 const MAX_FRAMES: usize = 10;

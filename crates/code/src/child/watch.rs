@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::limits::Limits;
 use crate::outcome::{Failure, FailureKind};
 
-/// The most memory that this process has used so far. It is opened before the process can open nothing any more.
+/// The most memory that this process has used so far. It is opened while the process can still open files.
 pub(super) struct Peak(File);
 
 impl Peak {

@@ -44,7 +44,7 @@ impl<'a> Types<'a> {
             Value::Object(schema) => self.object(schema, depth),
             _ => ANY.to_owned(),
         };
-        // The parts of the text have been taken off already.
+        // The parts of the text have already been subtracted from `self.left`.
         match before.checked_sub(text.len()) {
             Some(left) => {
                 self.left = self.left.min(left);
@@ -212,7 +212,7 @@ fn required_of(schema: &Map<String, Value>) -> Vec<&str> {
         .collect()
 }
 
-/// A property's name, quoted if it is no identifier.
+/// A property's name, quoted unless it is an identifier.
 pub(super) fn property_name(name: &str) -> String {
     let fits = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == '$';
     if !name.is_empty() && name.chars().all(fits) && !name.starts_with(|c: char| c.is_ascii_digit())

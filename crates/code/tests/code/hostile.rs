@@ -139,7 +139,7 @@ async fn a_process_that_ends_early_breaks_the_run() {
 
 #[tokio::test]
 async fn a_process_that_does_not_read_cannot_stop_the_gateway() {
-    // The duplex holds less than the code, and nobody reads it.
+    // The duplex holds less than the code, and its other end is not read.
     let (ours, theirs) = duplex(1000);
     let (reader, writer) = tokio::io::split(ours);
     let (_unread, mut output) = tokio::io::split(theirs);

@@ -1,4 +1,4 @@
-//! What code can do without tools, and what becomes of values and errors.
+//! The language without tools, and the form in which values and errors are returned.
 
 use code::FailureKind;
 

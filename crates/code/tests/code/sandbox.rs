@@ -170,7 +170,7 @@ async fn without_a_sandbox_nothing_runs() {
     assert!(runner.probe().await.is_err());
 }
 
-/// A process whose interpreter was taken over.
+/// A process with a compromised interpreter.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_escape_fails() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -206,7 +206,7 @@ impl Gateway {
     }
 }
 
-/// The member `_meta` of the code's calls: that of the call of `run_code`, without the token for its progress.
+/// The member `_meta` for calls that the code makes: the `_meta` of the `run_code` call without its progress token.
 fn inner_meta(frame: &Frame) -> String {
     let Some(own) = frame.meta() else {
         return String::new();
@@ -219,7 +219,7 @@ fn inner_meta(frame: &Frame) -> String {
     format!(",\"_meta\":{}", String::from_utf8_lossy(&own))
 }
 
-/// What the model reads, whether that is an error, and what is recorded.
+/// Returns the text for the model with an error flag, then the recorded status and error message.
 fn told(outcome: &Outcome) -> (Result<(String, bool), String>, &'static str, Option<String>) {
     let mut text = outcome.output.clone();
     let cut = |text: &str| text.chars().take(MAX_RECORDED_CHARS).collect();

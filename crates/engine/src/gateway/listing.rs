@@ -22,8 +22,8 @@ impl Gateway {
         let _ = self.shared.meanings.set(meanings);
     }
 
-    /// The model that compares meanings in searches, if there is one. The meanings of the view's tools are computed from
-    /// now on.
+    /// The model that compares meanings in searches, if there is one. Also starts to compute the meanings of all tools
+    /// in the view.
     #[must_use]
     pub fn meanings(&self, view: &Arc<View>) -> Option<Arc<Meanings>> {
         find::prepare(&self.shared, view);

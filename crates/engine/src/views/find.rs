@@ -132,7 +132,7 @@ impl View {
         ))
     }
 
-    /// The definitions of the gateway's own tools in lists.
+    /// The gateway's own tool definitions in lists.
     #[must_use]
     pub fn finders(&self) -> Vec<Bytes> {
         self.finders_of(self.is_search())
@@ -211,7 +211,7 @@ impl View {
         })
     }
 
-    /// The lengths of the view's lists of tools.
+    /// The lengths of the tool lists in this view.
     #[must_use]
     pub fn list_tokens(&self) -> ListTokens {
         ListTokens {

@@ -1,4 +1,4 @@
-//! The gateway's own tools: those of search mode and of code mode, and what a list contains besides.
+//! The gateway's own tools: those of search mode and of code mode, and the other tools in a list.
 //!
 //! The list has the three tools of [`Finder`], the tools chosen by the setting `listed_tools`, and those that sign in to
 //! servers. Every other tool stays callable by its name.
@@ -11,7 +11,7 @@ use model::{ToolMode, ToolRef};
 /// The `_meta` key of a request for a list with the tools that the list should contain: a [`ToolMode`].
 pub(crate) const TOOLS_KEY: &str = "dev.toolwharf/tools";
 
-/// What the lists of tools of a view contain.
+/// The contents of the tool lists in a view.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct ToolList {
     pub(crate) mode: ToolMode,

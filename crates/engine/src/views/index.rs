@@ -13,7 +13,7 @@ use crate::{
 /// The index of one server's tools.
 pub(super) struct Index {
     pub(super) segment: Segment,
-    /// Whether models may call each tool.
+    /// True for each tool that models may call.
     pub(super) are_for_models: Box<[bool]>,
 }
 

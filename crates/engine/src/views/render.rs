@@ -21,8 +21,8 @@ use crate::{
 /// The `_meta` key of tools that clients with their own search, such as Claude Code, show to the model from the beginning.
 const ALWAYS_LOAD_KEY: &str = "anthropic/alwaysLoad";
 
-/// How long a client may use a list. Clients that listen are notified of changes before. For the others, a call of a tool
-/// that is gone says so.
+/// The time for which a client may use a list. Clients that listen are notified of changes before. For the others, a
+/// call of a tool that is gone says so.
 const LIST_TTL_MS: u64 = 60_000;
 
 impl View {

@@ -61,7 +61,7 @@ impl Rules {
         naming.unwrap_or(self.settings.naming)
     }
 
-    /// What lists of tools contain in the scope.
+    /// The contents of the tool lists in the scope.
     pub(crate) fn tool_list(&self, scope: &Scope) -> ToolList {
         if scope.is_bare || scope.server.is_some() {
             return ToolList::default();

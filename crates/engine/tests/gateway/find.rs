@@ -195,7 +195,7 @@ async fn x01_wrong_arguments_are_explained_to_the_model() {
     assert_eq!(heard[0].frame["params"]["arguments"], json!({}));
 }
 
-/// A server's tool with the name of one of the gateway's stays reachable.
+/// A server's tool stays reachable if a gateway tool has the same name.
 #[tokio::test(start_paused = true)]
 async fn x01_a_servers_own_search_tool_is_not_lost() {
     let world = World::new();

@@ -79,7 +79,7 @@ fn resource(prefix: &str, native: &str) {
     }
 }
 
-/// What is shown of a URL has neither its user nor its query.
+/// A URL is shown without its user and without its query.
 fn shown(url: &str) {
     let shown = url_for_display(url);
     let (origin, prefix) = origin_and_prefix(url);

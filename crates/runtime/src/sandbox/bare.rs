@@ -2,8 +2,8 @@
 //!
 //! # What it gets
 //!
-//! - Its own executable and the libraries that it loads, read-only, and a `/proc` of its own processes. No other file,
-//!   nothing that is writable, and no device.
+//! - Its own executable and the libraries that it loads, read-only, and a `/proc` that shows only its own processes. No
+//!   other file, nothing that is writable, and no device.
 //! - Its own namespaces without a network, a user that no server has (if this process is root), no capabilities, and the
 //!   system call filter of servers. Once it has started, it is expected to give up the rest with
 //!   [`super::lock_down`].
@@ -51,7 +51,7 @@ pub struct BareOptions {
     pub install: String,
     /// The command that runs [`super::shim_main`].
     pub shim: SentinelCommand,
-    /// What the program runs: letters, digits and `-`. Its control groups and its user are named after it.
+    /// Names what the program runs: letters, digits and `-`. Its control groups and its user are named after it.
     pub name: &'static str,
     /// The arguments with which the executable of `shim` is started inside.
     pub args: Vec<String>,

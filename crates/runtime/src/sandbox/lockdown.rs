@@ -20,7 +20,7 @@ use rustix::thread::set_no_new_privs;
 
 use super::seccomp::{Filter, IS_SUPPORTED};
 
-/// What a locked process may still use.
+/// The resources that a locked process may still use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     /// Memory in addition to what the process has already, in bytes.
@@ -75,7 +75,7 @@ const KEPT_FOR_DATA: &[u32] = &[];
 /// Gives up everything that is not needed to compute, for good.
 ///
 /// # Errors
-/// The kernel did not accept a part of it, or there is no filter for this processor. The process must not go on then.
+/// The kernel did not accept a part of it, or no filter exists for this processor. The process must not continue then.
 pub fn lock_down(allowance: Allowance) -> io::Result<()> {
     if !IS_SUPPORTED {
         let why = "there is no system call filter for this processor";

@@ -1,4 +1,4 @@
-// What a model finds in search mode: the tools for a typed task with the reasons, and the tokens of the list.
+// The results for a model in search mode: the tools for a typed task with the reasons, and the tokens of the list.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { ScanSearch, SearchX, Wrench } from "lucide-react";

@@ -102,7 +102,7 @@ function Why({ tool, best }: { tool: FoundTool; best: number }) {
   );
 }
 
-/** Keeps a tool in the short list of the project's clients. */
+/** Keeps a tool in the short list for clients of the project. */
 function KeepListed({ tool, project }: { tool: FoundTool; project: Project }) {
   const change = useProjectChange(project);
   const listed = `${tool.server}/${tool.native}`;

@@ -3,7 +3,7 @@ import type { Schemas } from "@/api/client";
 import { count, cx } from "@/lib";
 import { Badge, Panel, Quoted } from "@/ui/parts";
 
-/** Where the list can be changed: for a project, or for the whole gateway. Unknown to keys that may not change it. */
+/** The scope in which to change the list: a project or the whole gateway. Unknown to keys that may not change it. */
 export type Place = "project" | "gateway" | "unknown";
 
 /** How to change it to another value of the setting `tools`. */
