@@ -165,7 +165,7 @@ fn identifier(name: &str) -> String {
 
 /// Returns whether an identifier may begin with this character. Combining marks and letters in circles are letters for
 /// Unicode, but not for JavaScript.
-pub(crate) fn is_letter(char: char) -> bool {
+fn is_letter(char: char) -> bool {
     match char {
         _ if char.is_ascii() => char.is_ascii_alphabetic(),
         // Latin, Greek, Cyrillic; Hangul, kana and Han without marks.

@@ -30,12 +30,10 @@ pub enum End {
 pub enum Value {
     /// Nothing, or `undefined`.
     Undefined,
+    /// Valid JSON of at most `value_bytes`. It may be nested more deeply than a parser accepts.
     Json(Box<RawValue>),
     /// The beginning of the JSON text of a value that was too large.
-    Cut {
-        text: String,
-        bytes: u64,
-    },
+    Cut { text: String, bytes: u64 },
 }
 
 /// Why the code did not return.

@@ -34,6 +34,8 @@ const ESCAPED: usize = 6;
 /// The note that says that the output was cut.
 const MAX_NOTE_BYTES: usize = 256;
 const MAX_NAME_BYTES: usize = 4 << 10;
+/// Longer messages and stacks of failed runs are cut.
+const MAX_FAILURE_BYTES: usize = 16 << 10;
 /// Longer messages of failed calls are cut.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
@@ -232,7 +234,12 @@ impl State<'_> {
                 }
                 Step::End(End::Returned(value))
             }
-            Ok(FromChild::Failed(failure)) => Step::End(End::Failed(failure)),
+            Ok(FromChild::Failed(mut failure)) => {
+                for text in [&mut failure.message, &mut failure.stack] {
+                    text.truncate(text.floor_char_boundary(MAX_FAILURE_BYTES));
+                }
+                Step::End(End::Failed(failure))
+            }
             Err(_) => broken("a message that is unknown"),
         }
     }

@@ -107,10 +107,6 @@ fn tried(pid: i32, port: u16) -> BTreeMap<&'static str, String> {
             told(host().and_then(|pid| Ok(rustix::process::kill_process(pid, Signal::KILL)?))),
         ),
         (
-            "signal its init",
-            told(rustix::process::kill_process(Pid::INIT, Signal::KILL).map_err(Into::into)),
-        ),
-        (
             "create a thread",
             told(std::thread::Builder::new().spawn(|| ()).map(|_| ())),
         ),

@@ -109,6 +109,18 @@ async fn what_the_protocol_does_not_allow_ends_the_run() {
 }
 
 #[tokio::test]
+async fn a_failure_is_cut() {
+    let long = "x".repeat(100_000);
+    let text = format!(
+        "{{\"failed\":{{\"kind\":\"thrown\",\"message\":\"{long}\",\"line\":1,\"column\":1,\"stack\":\"{long}\"}}}}\n"
+    );
+    match against(text.as_bytes(), &limits()).await.end {
+        End::Failed(failure) => assert!(failure.message.len() + failure.stack.len() < 40_000),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn a_process_that_says_nothing_is_late() {
     let limits = Limits {
         wall: Duration::from_millis(10),
