@@ -108,7 +108,12 @@ fn tried(pid: i32, port: u16) -> BTreeMap<&'static str, String> {
         ),
         (
             "create a thread",
-            told(std::thread::Builder::new().spawn(|| ()).map(|_| ())),
+            // Joined: a thread that had not begun when the process is locked down would end the process.
+            told(
+                std::thread::Builder::new()
+                    .spawn(|| ())
+                    .map(|thread| drop(thread.join())),
+            ),
         ),
         (
             "raise a limit",
