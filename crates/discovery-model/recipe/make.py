@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "discovery" / "words"))
 import minilm  # noqa: E402
 
 # Longer texts are cut.
-POSITIONS = 128
+POSITIONS = 64
 
 
 def rows(matrix: np.ndarray) -> bytes:

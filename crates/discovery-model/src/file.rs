@@ -155,11 +155,15 @@ impl<'f> Reader<'f> {
     fn linear(&mut self, input: usize, output: usize) -> Result<Linear, Error> {
         let bytes = self.bytes(input * output)?;
         let scales = self.floats(output)?;
-        let rows = bytes.chunks_exact(input).zip(scales);
+        // One row per input, which is the faster order.
+        let mut weights = vec![0.0; input * output];
+        for (column, (row, scale)) in bytes.chunks_exact(input).zip(scales).enumerate() {
+            for (byte, weights) in row.iter().zip(weights.chunks_exact_mut(output)) {
+                weights[column] = f32::from(*byte) * scale;
+            }
+        }
         Ok(Linear {
-            weights: rows
-                .flat_map(|(row, scale)| row.iter().map(move |byte| f32::from(*byte) * scale))
-                .collect(),
+            weights,
             bias: self.floats(output)?,
         })
     }

@@ -36,7 +36,7 @@ impl Model {
         file::parse(&file::read(path)?)
     }
 
-    /// The vector of a text. Only the beginning of a long text counts: about 100 words.
+    /// The vector of a text. Only the beginning of a long text counts: 64 tokens, about 50 words.
     pub fn embed(&self, text: &str) -> Vector {
         let tokens = self.tokenizer.tokens(text, self.network.positions());
         Vector::new(&self.network.embed(&tokens))

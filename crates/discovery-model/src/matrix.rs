@@ -1,8 +1,8 @@
 //! Matrices of `f32`, row by row.
 
-/// Sets `out` to `a × bᵀ`: `a` has `rows` rows and `b` has `columns` rows, both of `inner` numbers; `out` has `rows` rows
-/// of `columns` numbers.
-pub(crate) fn multiply_transposed(
+/// Sets `out` to `a × b`: `a` has `rows` rows of `inner` numbers, `b` has `inner` rows of `columns` numbers, and `out` has
+/// `rows` rows of `columns` numbers.
+pub(crate) fn multiply(
     (a, rows): (&[f32], usize),
     (b, columns): (&[f32], usize),
     inner: usize,
@@ -25,8 +25,8 @@ pub(crate) fn multiply_transposed(
             step(inner),
             1,
             b.as_ptr(),
+            step(columns),
             1,
-            step(inner),
             0.0,
             out.as_mut_ptr(),
             step(columns),
@@ -37,16 +37,16 @@ pub(crate) fn multiply_transposed(
 
 #[cfg(test)]
 mod tests {
-    use super::multiply_transposed;
+    use super::multiply;
 
     #[test]
-    fn rows_are_multiplied_with_rows() {
+    fn rows_are_multiplied_with_columns() {
         let (a, b) = (
             [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-            [1.0, 0.0, 1.0, 0.0, 2.0, 0.0],
+            [1.0, 0.0, 0.0, 2.0, 1.0, 0.0],
         );
         let mut out = [0.0; 4];
-        multiply_transposed((&a, 2), (&b, 2), 3, &mut out);
+        multiply((&a, 2), (&b, 2), 3, &mut out);
         assert_eq!(out, [4.0, 4.0, 10.0, 10.0]);
     }
 }

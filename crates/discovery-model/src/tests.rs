@@ -10,7 +10,7 @@ use crate::{Error, Model, file};
 const TINY: &[u8] = include_bytes!("../tests/tiny.model");
 const RESULTS: &str = include_str!("../tests/tiny.json");
 
-/// The offset of the numbers in the header.
+/// Where the numbers of the header begin.
 const HEADER: usize = 16;
 
 fn tiny() -> Model {

@@ -1,4 +1,4 @@
-//! The unit of a search: a segment, as a view shows it.
+//! A segment as one view shows it.
 
 use crate::{segment::Segment, vector::Vector};
 
@@ -7,7 +7,7 @@ use crate::{segment::Segment, vector::Vector};
 pub struct Part<'p> {
     pub(crate) segment: &'p Segment,
     names: &'p [Option<&'p str>],
-    pub(crate) vectors: &'p [Vector],
+    vectors: &'p [Vector],
 }
 
 impl<'p> Part<'p> {
@@ -31,5 +31,10 @@ impl<'p> Part<'p> {
     /// The exposed name of a tool, if it is visible.
     pub(crate) fn exposed(&self, tool: usize) -> Option<&'p str> {
         self.names.get(tool).copied().flatten()
+    }
+
+    /// The vector of a tool, if it has one.
+    pub(crate) fn vector(&self, tool: usize) -> Option<&'p Vector> {
+        self.vectors.get(tool)
     }
 }

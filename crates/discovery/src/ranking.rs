@@ -15,7 +15,7 @@ use crate::{
 /// Distinct words of a query that are used. Words after them are ignored.
 const MAX_GROUPS: usize = 40;
 
-/// A word that the query repeats counts at most this many times.
+/// How often a word of the query counts.
 const MAX_REPEATS: f32 = 2.0;
 
 /// How soon further occurrences of a word stop to increase the score.
@@ -25,7 +25,7 @@ const SATURATION: f32 = 1.2;
 const MAX_TERMS: usize = 400;
 
 /// Pairs of a term and a tool that a search visits. When they are used up, further related words are left out; the words
-/// of the query itself are not counted.
+/// of the query itself are not counted. Hidden tools count, so in this case alone they can influence a search.
 const MAX_RELATED_VISITS: usize = 50_000;
 
 /// A word of a query.
@@ -81,7 +81,7 @@ struct Group<'s> {
 pub(crate) struct Ranking<'s> {
     /// The number of the first tool of each part among all tools, and their number at the end.
     bases: Vec<usize>,
-    /// True for each visible tool, by its number among all tools.
+    /// Whether a tool is visible, by its number among all tools.
     visible: Vec<bool>,
     groups: Vec<Group<'s>>,
 }
@@ -265,7 +265,7 @@ impl<'s> Ranking<'s> {
 }
 
 impl Group<'_> {
-    /// The weights of the words in this group, for each field of a tool.
+    /// The weights of the group's words in the fields of a tool.
     fn weights(&self, part: usize, tool: usize) -> [f32; FIELDS] {
         let mut weights = [0.0; FIELDS];
         let start = self.found.partition_point(|found| found.part < part);

@@ -9,7 +9,7 @@
 
 use crate::words::Term;
 
-/// The weight of a related word with equal meaning, as a share of the weight of the word itself.
+/// How much a related word counts, as a share of the word itself, if their meanings are equal.
 const WEIGHT: f32 = 0.5;
 
 /// The cosine at which a related word would not count.

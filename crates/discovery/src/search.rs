@@ -46,7 +46,7 @@ pub struct Hit {
     pub score: f32,
     /// How similar the meanings of the query and of the tool are, from -1 to 1. `None` without vectors.
     pub similarity: Option<f32>,
-    /// The contribution of each field to the score by words. Without vectors, this is `score`.
+    /// How much each field contributes to the score by words. Without vectors, this is `score`.
     pub fields: FieldScores,
 }
 
@@ -141,7 +141,7 @@ pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
 fn cosines(parts: &[Part<'_>], vector: &Vector) -> Vec<Option<f32>> {
     let of = |part: &Part<'_>, tool: usize| {
         part.exposed(tool)?;
-        Some(part.vectors.get(tool)?.cosine(vector))
+        Some(part.vector(tool)?.cosine(vector))
     };
     parts
         .iter()

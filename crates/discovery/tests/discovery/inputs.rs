@@ -1,6 +1,6 @@
 //! Odd queries and odd tools.
 
-use discovery::{Hit, Part, Query, Segment, Server, Tier, Tool, search, signature, tokens};
+use discovery::{Hit, Part, Query, Segment, Server, Tier, Tool, Vector, search, signature, tokens};
 use proptest::prelude::*;
 
 fn segment(server: &str, tools: &[(&str, &str)]) -> Segment {
@@ -235,6 +235,28 @@ fn scores_of_fields_add_up() {
             + fields.server;
         assert!((sum - hit.score).abs() < 0.02 * hit.score, "{hit:?}");
     }
+}
+
+#[test]
+fn vectors_find_what_has_no_word_in_common() {
+    let (segment, mut names) = (segment("things", TOOLS), names());
+    let vectors =
+        [[0.0, 1.0], [1.0, 0.0], [0.9, 0.1], [0.0, 1.0]].map(|numbers| Vector::new(&numbers));
+    let vector = Vector::new(&[1.0, 0.0]);
+    let found = |names: &[Option<&str>], vectors: &[Vector], query: &str| -> Vec<usize> {
+        let part = Part::new(&segment, names).with_vectors(vectors);
+        let hits = search(&[part], &Query::new(query).with_vector(&vector), 10);
+        hits.iter().map(|hit| hit.tool).collect()
+    };
+    assert_eq!(found(&names, &vectors, "qqqqq"), [1, 2]);
+    assert_eq!(found(&names, &vectors, "send_mail")[0], 1);
+    assert_eq!(found(&names, &vectors, "get_weather")[0], 0);
+    // Without a vector for each tool, and without words.
+    assert_eq!(found(&names, &vectors[..2], "qqqqq"), [1]);
+    assert_eq!(found(&names, &[], "weather").len(), 2);
+    assert_eq!(found(&names, &vectors, "?!"), [0; 0]);
+    names[1] = None;
+    assert_eq!(found(&names, &vectors, "qqqqq"), [2]);
 }
 
 proptest! {
