@@ -338,7 +338,7 @@ mod tests {
         tools.retain(|tool| tool.name != "git");
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd debootstrap rpm docker-compose chromium-headless-shell fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs g++ faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat systemd debootstrap rpm docker-compose chromium-headless-shell fonts-dejavu-core"),
             "{text}"
         );
         assert!(

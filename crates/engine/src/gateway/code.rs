@@ -18,6 +18,7 @@ use mcp::{
 };
 use serde_json::value::RawValue;
 use store::{NewRun, RunEnd};
+use tokio::sync::oneshot;
 
 use crate::{
     Gateway,
@@ -82,7 +83,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         if !self.is_finished {
             let finishing = self.finish("cancelled", None);
-            self.shared.spawn(finishing);
+            self.shared.spawn_writer(finishing);
         }
     }
 }
@@ -102,7 +103,7 @@ impl Gateway {
     ) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
             let (text, is_error) = match self.code_result(&view, caller, frame).await {
-                Ok(told) => told,
+                Ok(report) => (report.text, report.error.is_some()),
                 Err(why) => (why, true),
             };
             Answer::of_tool(frame, caller.era, &text, is_error)
@@ -114,7 +115,7 @@ impl Gateway {
         view: &View,
         caller: &Caller,
         frame: &Frame,
-    ) -> Result<(String, bool), String> {
+    ) -> Result<Report, String> {
         if !view.runs_code() {
             return Err(
                 "run_code is switched off: `code = true` in toolwharf.toml switches it on"
@@ -155,14 +156,28 @@ impl Gateway {
                 self.call_of_code(&caller, call, &prefix, &meta)
             })
             .await;
-        let (told, status, error) = match outcome {
-            Ok(outcome) => told(&outcome),
-            Err(error) => (Err(error.to_string()), "failed", Some(error.to_string())),
+        let report = match outcome {
+            Ok(outcome) => Report::of(&outcome),
+            Err(error) => Report::failed(error.to_string(), error.to_string()),
         };
         if let Some(record) = &mut record {
-            record.finish(status, error).await;
+            let status = if report.error.is_some() {
+                "failed"
+            } else {
+                "done"
+            };
+            // A task, since the end is recorded even if the client cancels the request now.
+            let (finishing, finished) = (
+                record.finish(status, report.error.clone()),
+                oneshot::channel(),
+            );
+            self.shared.spawn_writer(async move {
+                finishing.await;
+                let _ = finished.0.send(());
+            });
+            let _ = finished.1.await;
         }
-        told
+        Ok(report)
     }
 
     /// Makes one call of the code.
@@ -219,45 +234,61 @@ fn inner_meta(frame: &Frame) -> String {
     format!(",\"_meta\":{}", String::from_utf8_lossy(&own))
 }
 
-/// Returns the text for the model with an error flag, then the recorded status and error message.
-fn told(outcome: &Outcome) -> (Result<(String, bool), String>, &'static str, Option<String>) {
-    let mut text = outcome.output.clone();
-    let cut = |text: &str| text.chars().take(MAX_RECORDED_CHARS).collect();
-    match &outcome.end {
-        End::Returned(value) => {
-            match value {
-                Value::Undefined => {}
-                Value::Json(json) => {
-                    // A string is easier to read without quotes and escapes.
-                    let plain = serde_json::from_str::<String>(json.get());
-                    text.push_str(plain.as_deref().unwrap_or(json.get()));
-                }
-                Value::Cut { text: begin, bytes } => {
-                    let _ = write!(text, "{begin}… (cut; the value has {bytes} bytes)");
-                }
-            }
-            if text.is_empty() {
-                text.push_str("(The code printed and returned nothing.)");
-            }
-            (Ok((text, false)), "done", None)
+/// The end of a run.
+struct Report {
+    /// For the model.
+    text: String,
+    /// For the record. `None`: the code did not fail.
+    error: Option<String>,
+}
+
+impl Report {
+    fn failed(text: String, why: String) -> Self {
+        let why = why.chars().take(MAX_RECORDED_CHARS).collect();
+        Self {
+            text,
+            error: Some(why),
         }
-        End::Failed(failure) => {
-            let _ = write!(text, "{}", failure.message);
-            if let Some(line) = failure.line {
-                let _ = write!(text, " (line {line}");
-                if let Some(column) = failure.column {
-                    let _ = write!(text, ", column {column}");
+    }
+
+    fn of(outcome: &Outcome) -> Self {
+        let mut text = outcome.output.clone();
+        match &outcome.end {
+            End::Returned(value) => {
+                match value {
+                    Value::Undefined => {}
+                    Value::Json(json) => {
+                        // A string is easier to read without quotes and escapes.
+                        let plain = serde_json::from_str::<String>(json.get());
+                        text.push_str(plain.as_deref().unwrap_or(json.get()));
+                    }
+                    Value::Cut { text: begin, bytes } => {
+                        let _ = write!(text, "{begin}… (cut; the value has {bytes} bytes)");
+                    }
                 }
-                text.push(')');
+                if text.is_empty() {
+                    text.push_str("(The code printed and returned nothing.)");
+                }
+                Self { text, error: None }
             }
-            if !failure.stack.is_empty() {
-                let _ = write!(text, "\n{}", failure.stack);
+            End::Failed(failure) => {
+                text.push_str(&failure.message);
+                if let Some(line) = failure.line {
+                    let _ = write!(text, " (line {line}");
+                    if let Some(column) = failure.column {
+                        let _ = write!(text, ", column {column}");
+                    }
+                    text.push(')');
+                }
+                if !failure.stack.is_empty() {
+                    let _ = write!(text, "\n{}", failure.stack);
+                }
+                Self::failed(text, failure.message.clone())
             }
-            (Ok((text, true)), "failed", Some(cut(&failure.message)))
-        }
-        End::Broken(why) => {
-            let _ = write!(text, "The code ended unexpectedly: {why}");
-            (Ok((text, true)), "failed", Some(cut(why)))
+            End::Broken(why) => {
+                let _ = write!(text, "The code ended unexpectedly: {why}");
+                Self::failed(text, why.clone())
+            }
         }
     }
 }

@@ -119,6 +119,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("logout", "toolwharf logout linear"),
     ("tools ls", "toolwharf tools ls --server time"),
     ("tools get", "toolwharf tools get get_current_time"),
+    ("tools search", "toolwharf tools search open an issue"),
     (
         "tools call",
         "toolwharf tools call get_current_time timezone=Europe/Berlin\n  toolwharf tools call roll '{\"dice\": \"2d6\"}'",
