@@ -66,23 +66,16 @@ fn d10_a_call_costs_no_more_with_three_replicas() {
         std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_some(),
         "there is no Postgres; `cargo xtask postgres -- cargo nextest run` has one"
     );
-    let holds = || {
-        let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-            .args(["run", "--quick", "--only", "in-turn"])
-            .output()
-            .expect("bench is started");
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        println!("{stdout}{}", String::from_utf8_lossy(&output.stderr));
-        // One row for each combination: with and without sessions, with and without records. Exit code 1 means that a
-        // bound was exceeded.
-        let (ok, over) = ("≤ ×1.10  ok", "≤ ×1.10  OVER");
-        let rows = [ok, over].map(|verdict| stdout.matches(verdict).count());
-        assert_eq!(rows.iter().sum::<usize>(), 4, "{stdout}");
-        assert_eq!(output.status.code(), Some(i32::from(rows[1] > 0)));
-        rows[1] == 0
-    };
-    // The error of one measurement is up to 0.15 beside other load. What one run exceeds must hold in the next two.
-    assert!(holds() || holds() && holds(), "the bound is exceeded");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["run", "--quick", "--only", "in-turn"])
+        .output()
+        .expect("bench is started");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    println!("{stdout}");
+    // One row for each combination: with and without sessions, with and without records.
+    assert_eq!(stdout.matches("≤ ×1.10  ok").count(), 4, "{stdout}{stderr}");
+    assert!(output.status.success(), "{stdout}{stderr}");
 }
 
 #[test]
