@@ -172,7 +172,7 @@ impl Layer {
         x
     }
 
-    /// What each token takes from the others.
+    /// The weighted sum of the values of all tokens, for each token.
     fn attend(&self, x: &[f32], count: usize, heads: usize) -> Vec<f32> {
         let width = x.len() / count;
         let part = width / heads;

@@ -10,7 +10,7 @@ use crate::{Error, Model, file};
 const TINY: &[u8] = include_bytes!("../tests/tiny.model");
 const RESULTS: &str = include_str!("../tests/tiny.json");
 
-/// Where the numbers of the header begin.
+/// The position of the first number of the header.
 const HEADER: usize = 16;
 
 fn tiny() -> Model {

@@ -114,7 +114,7 @@ fn is_punctuation(letter: char) -> bool {
             | '\u{ff01}'..='\u{ff0f}' | '\u{ff1a}'..='\u{ff1b}' | '\u{ff1f}' | '\u{ff3b}' | '\u{ff3d}' | '\u{ff5b}' | '\u{ff5d}')
 }
 
-/// Characters that are words of their own.
+/// Characters that form a word alone.
 fn is_ideograph(letter: char) -> bool {
     matches!(letter,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{2fa1f}')

@@ -8,7 +8,7 @@
 //! - All functions are pure. They do no I/O, keep no state between calls, and never panic on outside input.
 //! - Work and memory are bounded for every input. The documentation of each bound says what happens when it is reached.
 //! - Results and scores do not depend on hidden tools of a segment, as long as the search stays within its bound on work.
-//! - Deliberately absent: who may see a tool. The caller passes the exposed name of each visible tool.
+//! - Deliberately absent: permissions. The caller passes the exposed name of each visible tool.
 
 mod fusion;
 mod names;

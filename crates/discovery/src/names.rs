@@ -144,7 +144,7 @@ impl<'q> Matcher<'q> {
     }
 }
 
-/// Whether `a` becomes `b` if at most `limit` letters are inserted, removed, replaced or swapped with the next one.
+/// Returns whether `a` becomes `b` if at most `limit` letters are inserted, removed, replaced or swapped with the next one.
 fn is_near(a: &[u8], b: &[u8], limit: usize) -> bool {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[same..], &b[same..]);

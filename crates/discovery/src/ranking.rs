@@ -15,7 +15,7 @@ use crate::{
 /// Distinct words of a query that are used. Words after them are ignored.
 const MAX_GROUPS: usize = 40;
 
-/// How often a word of the query counts.
+/// Further repetitions of a word in the query do not count.
 const MAX_REPEATS: f32 = 2.0;
 
 /// How soon further occurrences of a word stop to increase the score.
@@ -81,7 +81,7 @@ struct Group<'s> {
 pub(crate) struct Ranking<'s> {
     /// The number of the first tool of each part among all tools, and their number at the end.
     bases: Vec<usize>,
-    /// Whether a tool is visible, by its number among all tools.
+    /// True for visible tools, by their number among all tools.
     visible: Vec<bool>,
     groups: Vec<Group<'s>>,
 }

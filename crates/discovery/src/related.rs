@@ -9,7 +9,7 @@
 
 use crate::words::Term;
 
-/// How much a related word counts, as a share of the word itself, if their meanings are equal.
+/// The weight of a related word, as a share of that of the word itself, if their meanings are equal.
 const WEIGHT: f32 = 0.5;
 
 /// The cosine at which a related word would not count.

@@ -46,7 +46,7 @@ pub struct Hit {
     pub score: f32,
     /// How similar the meanings of the query and of the tool are, from -1 to 1. `None` without vectors.
     pub similarity: Option<f32>,
-    /// How much each field contributes to the score by words. Without vectors, this is `score`.
+    /// The share of each field in the score by words. Without vectors, this is `score`.
     pub fields: FieldScores,
 }
 

@@ -1,7 +1,7 @@
 //! The analysed tools of one server.
 //!
 //! Invariants:
-//! - What is stored about a tool depends on this tool and on its server only, not on other tools: lengths are compared
+//! - The data of a tool depend on this tool and its server only, not on other tools: lengths are compared
 //!   with typical ones ([`Field::TYPICAL_WORDS`]), not with averages of the segment.
 //! - A tool takes at most 4 KB.
 
@@ -23,16 +23,16 @@ const MAX_TERMS_PER_SERVER: usize = 96;
 /// Words of one field that are read.
 const MAX_WORDS_PER_FIELD: usize = 2000;
 
-/// What the ranking uses of a server.
+/// The data of a server that the ranking uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Server<'t> {
     pub name: &'t str,
     pub description: Option<&'t str>,
-    /// What the server returned from its handshake.
+    /// The instructions in the response to the handshake.
     pub instructions: Option<&'t str>,
 }
 
-/// What the ranking uses of a tool.
+/// The data of a tool that the ranking uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tool<'t> {
     /// The native name.
@@ -71,13 +71,13 @@ impl Field {
         Self::ParameterText,
     ];
 
-    /// How much a word of this field counts.
+    /// The weight of a word in this field.
     const WEIGHTS: [f32; FIELDS] = [3.0, 1.0, 1.0, 1.0, 1.0];
 
     /// The number of words at which the weight is not corrected.
     const TYPICAL_WORDS: [f32; FIELDS] = [3.0, 20.0, 4.0, 24.0, 3.0];
 
-    /// How much the weight of a word falls with the length of the field: 0 not at all, 1 in proportion.
+    /// The effect of the length of the field on the weight of a word: 0 not at all, 1 in proportion.
     const LENGTH_EFFECT: f32 = 0.5;
 
     /// The weight of a word that occurs `count` times in a field of `length` words.

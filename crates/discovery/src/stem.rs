@@ -2,7 +2,7 @@
 //!
 //! The recipe of the word table (`words/make.py`) has the same rules. A test compares the two.
 
-/// Whether any byte of `text` is a vowel. `y` counts.
+/// Returns whether any byte of `text` is a vowel. `y` counts.
 fn has_vowel(text: &[u8]) -> bool {
     text.iter().any(|byte| b"aeiouy".contains(byte))
 }

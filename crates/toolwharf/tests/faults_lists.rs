@@ -5,12 +5,12 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Gateway, LEGACY, Setup, checks, cli, echo, names, real::venv, rpc::initialize, scripted, tools,
-    with,
+    Gateway, LEGACY, Setup, checks, cli, echo, names, real::official_clients, rpc::initialize,
+    scripted, tools, with,
 };
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, at_once, conformance::node_modules, peer, wait_for, within};
-use tokio::{process::Command, time::Instant};
+use testkit::{DEADLINE, Peer, at_once, peer, wait_for, within};
+use tokio::time::Instant;
 
 /// The entry of a server with this number of tools, a prompt and a resource.
 fn plain(name: &str, count: &str) -> Value {
@@ -429,24 +429,7 @@ async fn u10_official_clients_list_everything_beside_malformed_definitions() {
         .await;
     offered.extend(["tool_0", "tool_1"].map(str::to_owned));
     let url = format!("{}/mcp", gateway.url);
-    let modules = node_modules();
-    let typescript = |sdk: &str| {
-        let mut command = Command::new(modules.join("node/bin/node"));
-        command.arg(&mjs).arg(&modules).args([sdk, &url]);
-        command
-    };
-    let python = |mode: &str| {
-        let mut command = Command::new(venv().join("bin/python"));
-        command.arg(&py).args([mode, &url]);
-        command
-    };
-    for mut client in [
-        typescript("v1"),
-        typescript("v2"),
-        typescript("v2 modern"),
-        python("legacy"),
-        python("auto"),
-    ] {
+    for mut client in official_clients(&mjs, &py, &url) {
         client.kill_on_drop(true);
         let said = cli::said(client, "").await.code(0).json();
         assert_eq!(said["tools"], json!(offered));

@@ -6,7 +6,7 @@ use common::{
     Gateway, LEGACY, Setup,
     chat::{offered, say, with_agent},
     cli,
-    real::venv,
+    real::official_clients,
     rpc,
     steps::{begin_tool, replied},
     tools,
@@ -14,11 +14,9 @@ use common::{
 use serde_json::{Value, json};
 use testkit::{
     DEADLINE, Peer, StdioClient,
-    conformance::node_modules,
     llm::{Llm, asks, expecting, says, turns},
     peer, wait_for,
 };
-use tokio::process::Command;
 
 const ERAS: [&str; 2] = [LEGACY, peer::MODERN];
 const FINDERS: [&str; 3] = ["search_tools", "describe_tools", "call_tool"];
@@ -233,26 +231,9 @@ async fn x01_official_clients_complete_a_task_in_each_mode() {
     };
     let (mjs, py) = (write("task.mjs", TYPESCRIPT), write("task.py", PYTHON));
     let gateway = setup.connected().await;
-    let modules = node_modules();
     for (path, listed) in [("/mcp", 20), ("/mcp/short", 3), ("/mcp/auto", 3)] {
         let url = format!("{}{path}", gateway.url);
-        let typescript = |sdk: &str| {
-            let mut command = Command::new(modules.join("node/bin/node"));
-            command.arg(&mjs).arg(&modules).args([sdk, &url]);
-            command
-        };
-        let python = |mode: &str| {
-            let mut command = Command::new(venv().join("bin/python"));
-            command.arg(&py).args([mode, &url]);
-            command
-        };
-        for mut client in [
-            typescript("v1"),
-            typescript("v2"),
-            typescript("v2 modern"),
-            python("legacy"),
-            python("auto"),
-        ] {
+        for mut client in official_clients(&mjs, &py, &url) {
             client.kill_on_drop(true);
             let said = cli::said(client, "").await.code(0).json();
             assert_eq!(said["listed"], listed, "{path} {said}");

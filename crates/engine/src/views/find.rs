@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 use bytes::Bytes;
 use discovery::{Hit, Query};
 use mcp::{Era, json::Object};
-use model::ToolMode;
+use model::{NativeName, ToolMode, ToolRef};
 
 use crate::{
     catalog::ListKind,
@@ -66,19 +66,20 @@ impl View {
         self.parts.iter().map(|part| part.tokens()).sum()
     }
 
-    /// Returns whether a list in search mode contains the tool with this exposed name.
-    #[must_use]
-    pub fn lists(&self, name: &str) -> bool {
-        self.shown_tool(name)
-            .is_some_and(|entry| self.is_listed(entry))
+    /// The exposed names of the tools of servers in a list of search mode.
+    pub fn listed(&self) -> impl Iterator<Item = &str> {
+        let entries = self.entries(ListKind::Tools);
+        let listed = entries.filter(|entry| self.is_listed(entry));
+        listed.map(|entry| &*entry.exposed)
     }
 
     /// Returns whether a list in search mode contains the tool.
     pub(super) fn is_listed(&self, entry: &Entry) -> bool {
         let listed = &self.base.tool_list.listed;
         !listed.is_empty()
-            && listed.iter().any(|tool| {
-                tool.server == *entry.server.name() && *tool.tool.as_str() == *entry.item.native
+            && listed.contains(&ToolRef {
+                server: entry.server.name().clone(),
+                tool: NativeName::new(entry.item.native.clone()),
             })
     }
 

@@ -9,9 +9,12 @@
 //! chat, and only by a server whose entry is valid. If a server that was up before, a project's own server or a hosted
 //! server is missing, the turn continues without it and reports that.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use agent::{
@@ -270,8 +273,9 @@ impl Servers for Ours {
                 route.is_ok_and(|route| absent.iter().all(|one| one.key != *route.server.key()))
             };
             let is_short = view.is_search();
+            let listed: HashSet<&str> = view.listed().collect();
             let is_listed =
-                |function: &ToolFunction| !is_short || view.lists(function.name.as_str());
+                |function: &ToolFunction| !is_short || listed.contains(function.name.as_str());
             let offered = offered(&view)?.into_iter();
             let offered = offered.filter(is_there).filter(is_listed);
             let tools = offered.filter_map(|function| {

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use model::{Launch, Network, Place, Program, ResourceLimits};
+use model::{Network, ResourceLimits};
 use tokio::io::AsyncReadExt as _;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -42,7 +42,7 @@ use super::cell::Cell;
 use super::cgroup::Tree;
 use super::channel::Channel;
 use super::own_program::{OwnProgram, namespaces};
-use super::prepare::{BWRAP, memory_file, user_of};
+use super::prepare::{bwrap, memory_file, user_of};
 use super::shim::{self, Order};
 use super::view::{Own, Plan};
 use super::{START_TIMEOUT, failed, late, mounts, own_task, seccomp, spawn, verify};
@@ -351,29 +351,13 @@ impl Confine {
             arguments.extend(["--seccomp".into(), filter.as_raw_fd().to_string().into()]);
             pass.push(filter);
         }
-        let mut text = Vec::new();
-        for argument in &arguments {
-            text.extend_from_slice(argument.as_encoded_bytes());
-            text.push(0);
-        }
-        let text = memory(&text)?;
-        let own = self.shim.args.iter();
-        let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
-            .into_iter()
-            .chain(["--".to_owned(), shim::PATH_INSIDE.to_owned()])
-            .chain(own.map(|arg| arg.to_string_lossy().into_owned()))
-            .chain([theirs.as_raw_fd().to_string()]);
-        let program = Program::Command {
-            program: BWRAP.to_owned(),
-            args: args.collect(),
-        };
-        let launch = Launch {
-            env: [("PATH", PATH), ("HOME", "/")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            cwd: Some("/".into()),
-            ..Launch::new(program, Place::Host)
-        };
+        let (launch, text) = bwrap(
+            &arguments,
+            &self.shim,
+            &theirs,
+            [("PATH", PATH), ("HOME", "/")],
+        )
+        .map_err(failed("cannot create a file in memory"))?;
         pass.extend([shim.file, text, theirs]);
         Ok(Prepared {
             bwrap: Unit::new(&step.label, launch),

@@ -23,6 +23,7 @@ use super::shim::Order;
 use super::view::{Plan, Scratch, Tmp, View, Wanted};
 use super::volume::Opened;
 use super::{Inner, executable, failed, seccomp, shim, view, volume};
+use crate::process::SentinelCommand;
 use crate::sandbox::Files;
 use crate::search::own_path;
 use crate::unit::{Confined, Enforced, Error, Unit};
@@ -274,39 +275,16 @@ impl Inner {
         let mut arguments: Vec<OsString> =
             self.namespaces(network).iter().map(Into::into).collect();
         arguments.extend(view::arguments(&view));
-        let mut text = Vec::new();
-        for argument in &arguments {
-            text.extend_from_slice(argument.as_encoded_bytes());
-            text.push(0);
-        }
         let filter = match seccomp::program() {
             Some(program) => Some(memory(&program)?),
             None => None,
         };
         if let Some(filter) = &filter {
-            for word in [&b"--seccomp"[..], filter.as_raw_fd().to_string().as_bytes()] {
-                text.extend_from_slice(word);
-                text.push(0);
-            }
+            arguments.extend(["--seccomp".into(), filter.as_raw_fd().to_string().into()]);
         }
-        // Passed in a file, because `ps` shows command lines and these arguments would fill it.
-        let text = memory(&text)?;
-        let shim_args = self.options.shim.args.iter();
-        let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
-            .into_iter()
-            .chain(["--".to_owned(), shim::PATH_INSIDE.to_owned()])
-            .chain(shim_args.map(|arg| arg.to_string_lossy().into_owned()))
-            .chain([channel.as_raw_fd().to_string()]);
-        let program = Program::Command {
-            program: BWRAP.to_owned(),
-            args: args.collect(),
-        };
         let env = [("PATH", view::PATH), ("HOME", view::HOME)];
-        let launch = Launch {
-            env: env.map(|(name, value)| (name.into(), value.into())).into(),
-            cwd: Some("/".into()),
-            ..Launch::new(program, Place::Host)
-        };
+        let (launch, text) = bwrap(&arguments, &self.options.shim, &channel, env)
+            .map_err(failed("cannot create a file in memory"))?;
         let bwrap = Unit::new(unit.label, launch);
         let mut pass = vec![shim.into(), passwd, group, hosts, text, channel];
         pass.extend(filter);
@@ -530,6 +508,39 @@ pub(super) fn inside_path(launch: &Launch, prepared: &Prepared) -> String {
         }
         _ => view::PATH.to_owned(),
     }
+}
+
+/// How bubblewrap is started with these arguments, and the file that contains them. `channel`: for the shim inside.
+///
+/// The arguments are in a file, because `ps` shows command lines and they would fill it.
+pub(super) fn bwrap(
+    arguments: &[OsString],
+    shim: &SentinelCommand,
+    channel: &OwnedFd,
+    env: [(&str, &str); 2],
+) -> io::Result<(Launch, OwnedFd)> {
+    let mut text = Vec::new();
+    for argument in arguments {
+        text.extend_from_slice(argument.as_encoded_bytes());
+        text.push(0);
+    }
+    let text = memory_file(&text)?;
+    let shim_args = shim.args.iter();
+    let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
+        .into_iter()
+        .chain(["--".to_owned(), shim::PATH_INSIDE.to_owned()])
+        .chain(shim_args.map(|arg| arg.to_string_lossy().into_owned()))
+        .chain([channel.as_raw_fd().to_string()]);
+    let program = Program::Command {
+        program: BWRAP.to_owned(),
+        args: args.collect(),
+    };
+    let launch = Launch {
+        env: env.map(|(name, value)| (name.into(), value.into())).into(),
+        cwd: Some("/".into()),
+        ..Launch::new(program, Place::Host)
+    };
+    Ok((launch, text))
 }
 
 pub(super) fn memory_file(text: &[u8]) -> io::Result<OwnedFd> {

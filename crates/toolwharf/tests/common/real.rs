@@ -1,10 +1,10 @@
 //! Third-party servers for tests. `cargo xtask setup` installs them under `.work`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Process, conformance::node_modules, wait_for};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, process::Command};
 
 /// Asserts that a file installed by `cargo xtask setup` exists.
 pub(crate) fn installed(path: PathBuf) -> PathBuf {
@@ -61,7 +61,7 @@ pub(crate) async fn everything_at(transport: &str, path: &str) -> (Process, Stri
 
 /// Starts server-everything on this port.
 pub(crate) async fn everything_on(port: u16, transport: &str) -> Process {
-    let mut command = tokio::process::Command::new(node());
+    let mut command = Command::new(node());
     command.arg(script(EVERYTHING)).arg(transport);
     command.env("PORT", port.to_string());
     let process = Process::spawn(command);
@@ -82,4 +82,27 @@ pub(crate) fn said(result: &Value) -> String {
         .flatten()
         .filter_map(|item| item["text"].as_str());
     texts.collect::<Vec<_>>().join("\n")
+}
+
+/// The official clients, which run these scripts: TypeScript v1, v2 in both eras, and Python in both. The arguments of the
+/// first script are the folder of modules, the client and the URL, those of the second one the era and the URL.
+pub(crate) fn official_clients(typescript: &Path, python: &Path, url: &str) -> [Command; 5] {
+    let modules = node_modules();
+    let of_typescript = |client: &str| {
+        let mut command = Command::new(node());
+        command.arg(typescript).arg(&modules).args([client, url]);
+        command
+    };
+    let of_python = |era: &str| {
+        let mut command = Command::new(venv().join("bin/python"));
+        command.arg(python).args([era, url]);
+        command
+    };
+    [
+        of_typescript("v1"),
+        of_typescript("v2"),
+        of_typescript("v2 modern"),
+        of_python("legacy"),
+        of_python("auto"),
+    ]
 }
