@@ -30,27 +30,32 @@ store: model | hyper rmcp | axum
 # For the reader of event streams and, with the feature `adk`, the client role.
 agent: http-client mcp model | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
+# What a server offers, without knowing who sees it.
+catalog: mcp store model | hyper rmcp | axum
+records: lifecycle runtime store model | hyper rmcp | axum
 # Pure computing.
 discovery: | | tokio hyper axum reqwest sqlx rmcp
 discovery-model: discovery | | tokio hyper axum reqwest sqlx rmcp
-engine: lifecycle code discovery discovery-model mcp runtime store model | sqlx genai | axum
+engine: catalog records lifecycle code discovery discovery-model mcp runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp
 # For errors in a body, with their places.
 config: model api | | tokio hyper axum reqwest sqlx rmcp
 containers: http-client runtime model | rmcp | axum sqlx
-# Secrets of tickets are sealed with the engine's keys. People and servers sign in with the same protocol.
-auth: engine http-client oauth runtime store model | sqlx |
-backend: auth engine code http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
+# People and servers sign in with the same protocol.
+auth: http-client oauth runtime store model | sqlx |
+backend: auth catalog engine code http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
 gateway: auth backend engine http-client lifecycle runtime store mcp model | sqlx |
 install: api config http-client mcp model runtime | sqlx |
-rest: auth backend gateway install engine discovery lifecycle agent runtime store mcp oauth config model api | sqlx |
-toolwharf: rest gateway install backend auth engine code http-client lifecycle agent containers runtime store mcp oauth config model api | sqlx |
+rest: auth backend gateway install catalog engine discovery lifecycle agent runtime store mcp oauth config model api | sqlx |
+# The schema of the resource is that of the REST API.
+operator: rest auth backend containers catalog engine lifecycle store config model api | sqlx |
+toolwharf: rest gateway install operator backend auth catalog engine code http-client lifecycle agent runtime store mcp oauth config model api | sqlx |
 # The test kit must not be built from the code that it checks.
 testkit: | |
 bench: testkit mcp model | |
 # All crates that parse outside input.
-fuzz: api config install mcp model oauth | |
+fuzz: config install mcp model oauth | |
 dice: | |
 recipe-vault: testkit | | axum
 xtask: | | tokio

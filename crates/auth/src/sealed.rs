@@ -2,7 +2,7 @@
 //! base64.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use engine::secrets::{DataKey, Sealed};
+use store::encryption::{DataKey, Sealed};
 use zeroize::Zeroizing;
 
 /// Bytes of the nonce, which differs for each encryption.

@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use engine::secrets::DataKey;
 use serde::{Serialize, de::DeserializeOwned};
-use store::{NewTicket, Store, TicketRow, Time};
+use store::{NewTicket, Store, TicketRow, Time, encryption::DataKey};
 
 use crate::sealed::{opened_text, sealed_text};
 

@@ -10,9 +10,11 @@ use std::path::Path;
 
 use anyhow::bail;
 use config::{SealedValues, Sources};
-use engine::secrets::{DataKey, Sealed};
 use model::Settings;
-use store::{Location, SealedSecret, SecretRow, Store};
+use store::{
+    Location, SealedSecret, SecretRow, Store,
+    encryption::{DataKey, Sealed},
+};
 
 use crate::{
     lock,

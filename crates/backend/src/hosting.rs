@@ -13,13 +13,14 @@ use std::{
 };
 
 use api::Wrong;
+use catalog::Remembered;
 use config::{not_allowed, why_not_allowed};
-use engine::{Crash, Gateway, Left, Remembered, secrets::CannotOpen, server::Server};
+use engine::{Crash, Gateway, Left, server::Server};
 use lifecycle::Last;
 use model::{NativeName, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
 use serde_json::Value;
-use store::{EventRow, NewRegistration, RegistrationRow, Store};
+use store::{EventRow, NewRegistration, RegistrationRow, Store, encryption::CannotOpen};
 use tokio::sync::Mutex;
 
 pub use self::entry::KEYS;
@@ -261,7 +262,7 @@ impl Hosting {
             let pins = self.store.pin_digest_list(owner.as_ref()).await?;
             let specs: HashMap<&ServerName, &ServerSpec> =
                 specs.iter().map(|spec| (&spec.name, *spec)).collect();
-            let digest = |name: &ServerName| Some(engine::config_digest(specs.get(name)?));
+            let digest = |name: &ServerName| Some(catalog::config_digest(specs.get(name)?));
             let known = Remembered::of_rows(snapshots, pins, digest, depth);
             all.extend(known.into_iter().map(|(name, known)| {
                 let owner = owner.clone();

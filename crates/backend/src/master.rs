@@ -14,9 +14,11 @@ use std::{
 
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
-use engine::secrets::{DataKey, MasterKey};
 use model::ProjectId;
-use store::Store;
+use store::{
+    Store,
+    encryption::{DataKey, MasterKey},
+};
 use zeroize::Zeroizing;
 
 /// Contains the key as 64 hexadecimal digits.

@@ -11,18 +11,19 @@ use std::{
     },
 };
 
+use catalog::Remembered;
 use config::{check_project, not_allowed, why_not_allowed};
-use engine::{
-    Gateway, Project, Remembered, Scope,
-    secrets::{DataKey, Sealed},
-};
+use engine::{Gateway, Project, Scope};
 use futures_util::{StreamExt as _, stream};
 use model::{
     ExposedName, NativeName, Origin, ProjectId, ProjectView, ServerSpec, Settings, ToolRef,
     ToolSetting,
 };
 use serde_json::Value;
-use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
+use store::{
+    Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store,
+    encryption::{DataKey, Sealed},
+};
 use tokio::sync::OnceCell;
 
 use crate::{
@@ -379,7 +380,7 @@ impl Projects {
             })
             .collect();
         let by_name: HashMap<_, _> = specs.iter().map(|spec| (&spec.name, spec)).collect();
-        let digest = |name: &model::ServerName| Some(engine::config_digest(by_name.get(name)?));
+        let digest = |name: &model::ServerName| Some(catalog::config_digest(by_name.get(name)?));
         let depth = self.gateway.settings().limits.max_depth;
         let remembered = Remembered::of_rows(snapshots, pins, digest, depth);
         let view = self.view(id, &row);

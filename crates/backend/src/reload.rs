@@ -12,8 +12,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use catalog::Remembered;
 use config::{Config, ConfigError, Problem, Sources};
-use engine::{Gateway, Remembered};
+use engine::Gateway;
 use model::ServerName;
 use tokio::sync::Mutex;
 

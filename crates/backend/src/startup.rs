@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
+use catalog::Remembered;
 use config::{Config, ConfigError, Sources, data_dir, setting_text};
 #[cfg(feature = "kubernetes")]
 use containers::kubernetes::{self, Kubernetes};
@@ -17,7 +18,7 @@ use containers::{
     docker::{self, Docker, Swarm},
     e2b::{self, E2b},
 };
-use engine::{Gateway, Meanings, Remembered, Runtimes};
+use engine::{Gateway, Meanings, Runtimes};
 use http_client::Proxies;
 use mcp::{
     chain::{self, Chain},
@@ -247,7 +248,7 @@ pub async fn remembered(
 ) -> anyhow::Result<HashMap<ServerName, Remembered>> {
     let servers = config.servers.iter();
     let by_name: HashMap<_, _> = servers.map(|spec| (&spec.name, spec)).collect();
-    let digest = |name: &ServerName| Some(engine::config_digest(by_name.get(name)?));
+    let digest = |name: &ServerName| Some(catalog::config_digest(by_name.get(name)?));
     Ok(Remembered::of_rows(
         store.snapshot_list(None).await?,
         store.pin_digest_list(None).await?,

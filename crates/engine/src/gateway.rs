@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use catalog::ListKind;
 use http::HeaderMap;
 use mcp::{
     Era, Frame, RpcError, bridge,
@@ -25,6 +26,7 @@ use mcp::{
     server::{ClientInfo, Session},
 };
 use model::Settings;
+use records::{NotRecorded, Warning};
 use store::Store;
 use tokio::sync::Semaphore;
 
@@ -34,14 +36,12 @@ use crate::{
         relay::{Target, relay, routed_span, sign_in, sign_in_tool, string_at},
         skills, task_requests,
     },
-    catalog::ListKind,
     client_state::hub::{Filter, Listener, Registration},
     exchange::{Answer, Caller},
     life::{
         callers::{self, InvalidValue},
         chain, second,
     },
-    records::{audit::NotRecorded, event_log::Warning},
     scope::Scope,
     server::{
         Server, State,

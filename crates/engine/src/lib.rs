@@ -4,10 +4,7 @@
 //! are no cycles.
 //!
 //! - `scope`: the part of the gateway that a caller addresses; `exchange`: the caller of a request, and its answer;
-//!   [`catalog`]: what a server offers, as it sent it; `log_message`: log messages, for clients of a level.
-//! - `records`: what survives a restart. [`remember`], `server_cache`, `pinned`: what is known about servers from
-//!   earlier runs, and which tools are kept back because of it; `audit`: the log of tool calls; `event_log`: the event
-//!   log of servers; [`secrets`]: encryption.
+//!   `log_message`: log messages, for clients of a level.
 //! - [`server`]: one server, with its connection (`connection`, and how one is created: `launch`, [`Connect`]), its
 //!   separate servers for callers with header values (`callers`, `for_callers`), the available runtimes, the sign-ins
 //!   for requests to it ([`Logins`]), which of several gateways runs it ([`Gate`]), its status, the requests to start or
@@ -35,13 +32,11 @@
 //! await; every wait has a deadline and every queue a limit.
 
 mod call;
-pub mod catalog;
 mod client_state;
 mod exchange;
 pub mod gateway;
 mod life;
 mod log_message;
-mod records;
 mod scope;
 pub mod server;
 mod shared;
@@ -57,13 +52,7 @@ pub use gateway::{
 };
 pub use life::callers::InvalidValue;
 pub(crate) use mcp::uri;
-pub use records::{
-    audit::{NotRecorded, recorded_error},
-    event_log::Warning,
-    pinned::KeptBack,
-    remember, secrets,
-    server_cache::{Remembered, config_digest},
-};
+pub use records::{NotRecorded, Warning, recorded_error};
 pub use scope::Scope;
 pub use server::{
     commands::Command,

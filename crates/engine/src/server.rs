@@ -38,6 +38,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use catalog::{Catalog, KeptBack, Pinned, Remembered, config_digest, remember::Pins};
 use mcp::{
     Era,
     chain::Blocked,
@@ -53,12 +54,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::Catalog,
-    records::{
-        pinned::{KeptBack, Pinned},
-        remember::Pins,
-        server_cache::{Remembered, config_digest},
-    },
     scope::Scope,
     server::{
         callers::{Callers, ServerId, needs},

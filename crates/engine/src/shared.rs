@@ -10,21 +10,20 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use catalog::{ListKind, ServerCache};
 use mcp::{client::Identity, extensions};
 use model::{AuditBodies, Limits, Program, ServerKey, ServerSpec, StartPolicy};
 use parking_lot::Mutex;
+use records::{
+    audit::{Audit, Detail},
+    event_log::EventLog,
+};
 use store::{Store, Time};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    catalog::ListKind,
     client_state::{announce::Announcer, apps, hold::Holds, hub::Hub, tasks::Tasks},
-    records::{
-        audit::{Audit, Detail},
-        event_log::EventLog,
-        server_cache::Memory,
-    },
     scope::Scope,
     server::{
         Server,
@@ -60,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) opened: apps::Opened,
     pub(crate) audit: Audit,
-    pub(crate) memory: Memory,
+    pub(crate) memory: ServerCache,
     pub(crate) event_log: EventLog,
     /// Servers whose bodies are recorded regardless of the settings, and until when.
     pub(crate) recordings: ArcSwap<HashMap<ServerKey, Time>>,
@@ -106,7 +105,7 @@ impl Shared {
             audit,
             event_log,
             recordings: ArcSwap::default(),
-            memory: Memory::new(store.clone(), over.clone()),
+            memory: ServerCache::new(store.clone(), over.clone()),
             store,
             connect,
             runtimes,

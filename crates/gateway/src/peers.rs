@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use engine::{CALLER, secrets::DataKey};
+use engine::CALLER;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
@@ -24,6 +24,7 @@ use mcp::server::modern;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use store::encryption::DataKey;
 use tokio::{
     net::{TcpListener, UdpSocket},
     time::Instant,

@@ -5,7 +5,7 @@
 //! Deliberately absent: which sessions have ended.
 
 use bytes::Bytes;
-use engine::{Scope, secrets::DataKey};
+use engine::Scope;
 use mcp::{
     Version,
     server::{ClientInfo, SessionId, declared},
@@ -13,6 +13,7 @@ use mcp::{
 use model::{ProjectId, ServerName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use store::encryption::DataKey;
 use zeroize::Zeroizing;
 
 use auth::sealed::{opened_text, sealed_text};

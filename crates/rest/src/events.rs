@@ -26,7 +26,8 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use engine::{Fleet, catalog::Catalog, remember::Pins, server::Server};
+use catalog::{Catalog, remember::Pins};
+use engine::{Fleet, server::Server};
 use futures_util::{StreamExt as _, stream};
 use mcp::sse;
 use model::{ProjectId, ToolChoice};

@@ -17,8 +17,9 @@ use axum::{
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
+use catalog::Item;
 use config::{check_entry, check_project, not_allowed, why_not_allowed};
-use engine::{TrialError, Tried, catalog::Item};
+use engine::{TrialError, Tried};
 use model::{NativeName, Origin, ProjectId, ServerKey, ServerName, ServerSpec};
 use serde::Deserialize;
 use serde_json::{Value, json};

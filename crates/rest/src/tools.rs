@@ -14,14 +14,10 @@ use axum::{
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
+use catalog::{Item, KeptBack, ListKind};
 use config::{Sources, nearest};
 use discovery::Tier;
-use engine::{
-    Found, KeptBack, Scope,
-    catalog::{Item, ListKind},
-    server::Server,
-    view::View,
-};
+use engine::{Found, Scope, server::Server, view::View};
 use mcp::{Era, json::Object};
 use model::{NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 use serde::{Deserialize, Serialize};

@@ -8,12 +8,8 @@ use axum::{
     body::Bytes,
     extract::{State, rejection::BytesRejection},
 };
-use engine::{
-    Candidate, Gateway, UpdateError,
-    catalog::{Item, ListKind},
-    remember::definition_digest,
-    server::Server,
-};
+use catalog::{Item, ListKind, remember::definition_digest};
+use engine::{Candidate, Gateway, UpdateError, server::Server};
 use sha2::{Digest as _, Sha256};
 
 use super::{AppState, Problem, approvals::difference, input, servers::Target};

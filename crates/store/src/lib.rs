@@ -14,8 +14,8 @@
 //!   an index entry ([`MAX_KEY`]).
 //! - Errors contain neither SQL nor secrets.
 //!
-//! Deliberately absent: behaviour. The crate `engine` decides what a status means, what is sealed and which tool is
-//! quarantined.
+//! [`encryption`] is how secrets in rows are sealed. Deliberately absent: behaviour. Other crates decide what a status
+//! means, what is sealed and which tool is quarantined.
 
 mod backup;
 mod call;
@@ -24,6 +24,7 @@ mod change;
 mod config_secret;
 mod connect;
 mod conversation;
+pub mod encryption;
 mod error;
 mod event;
 mod export;

@@ -6,7 +6,6 @@
 mod cli;
 mod endpoint;
 mod first_process;
-mod kubernetes;
 mod logs;
 mod memory;
 mod ops;

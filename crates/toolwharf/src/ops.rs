@@ -9,9 +9,9 @@ use std::{
 };
 
 use axum::{Router, http::StatusCode, routing::get};
+use catalog::ListKind;
 use engine::{
     Fleet, Gateway, Status,
-    catalog::ListKind,
     server::{Server, State},
 };
 use lifecycle::Phase;

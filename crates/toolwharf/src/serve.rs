@@ -11,8 +11,9 @@ use std::{
 };
 
 use anyhow::Context;
+use catalog::Remembered;
 use config::Config;
-use engine::{Gateway, Remembered};
+use engine::Gateway;
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use model::{ProjectId, ServerName};
@@ -708,7 +709,7 @@ async fn run<T>(part: Option<T>, task: impl AsyncFnOnce(T)) {
 /// Handles Kubernetes resources, if the settings name a namespace.
 #[cfg(feature = "kubernetes")]
 async fn follow_resources(hosting: &Hosting, projects: &Projects, replica: Option<&Replica>) {
-    crate::kubernetes::follow(hosting, projects, replica).await;
+    operator::follow(hosting, projects, replica).await;
 }
 
 #[cfg(not(feature = "kubernetes"))]

@@ -10,9 +10,8 @@ use std::{
 };
 
 use config::Sources;
-use engine::secrets::MasterKey;
 use model::ProjectId;
-use store::{Location, NewProject, Store};
+use store::{Location, NewProject, Store, encryption::MasterKey};
 use tempfile::TempDir;
 use testkit::{postgres::Database, wait_for};
 use tokio::time::Instant;

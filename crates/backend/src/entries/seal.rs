@@ -10,10 +10,9 @@
 use std::time::Duration;
 
 use api::Wrong;
-use engine::secrets::DataKey;
 use model::{ProjectId, ServerName};
 use serde_json::Value;
-use store::{ProductRow, RegistrationRow, ServerRow, Store};
+use store::{ProductRow, RegistrationRow, ServerRow, Store, encryption::DataKey};
 
 use super::literal::{self, SEALED, escaped};
 use auth::sealed::{opened_text, sealed_text};

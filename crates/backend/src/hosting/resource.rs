@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use engine::secrets::{CannotOpen, DataKey, Sealed};
 use model::ServerName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::RegistrationRow;
+use store::{
+    RegistrationRow,
+    encryption::{CannotOpen, DataKey, Sealed},
+};
 
 /// The key of the resource in a stored registration.
 pub(super) const RESOURCE: &str = "kubernetes";

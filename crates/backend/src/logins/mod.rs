@@ -23,10 +23,7 @@ use std::{
 
 use anyhow::Context;
 use bytes::Bytes;
-use engine::{
-    Command, Gateway, Issued,
-    secrets::{DataKey, Sealed},
-};
+use engine::{Command, Gateway, Issued};
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_client::{Client as HttpClient, Options};
@@ -35,7 +32,10 @@ use model::{Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
 use oauth::{Challenge, Client, Discovery, Identity, Tokens, token};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use store::{LoginClientRow, LoginRow, NewLogin, Store, Time};
+use store::{
+    LoginClientRow, LoginRow, NewLogin, Store, Time,
+    encryption::{DataKey, Sealed},
+};
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 

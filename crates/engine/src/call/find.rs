@@ -8,6 +8,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
+use catalog::is_for_models;
 use mcp::{
     Era, Frame,
     frame::Param,
@@ -16,7 +17,6 @@ use mcp::{
 };
 
 use crate::{
-    catalog::is_for_models,
     exchange::{Answer, Caller},
     shared::Shared,
     views::{

@@ -28,13 +28,13 @@ use mcp::{
     tasks,
 };
 use model::{Pinning, Reach, Sharing};
+use records::NotRecorded;
 use tokio::time::Instant;
 
 use crate::{
     call::steps::Steps,
     exchange::{Answer, Caller},
     life::elsewhere::MOVE_WAIT,
-    records::audit::NotRecorded,
     server::{
         Server, advice,
         connection::Connection,

@@ -12,11 +12,12 @@ use std::{
     time::Duration,
 };
 
+use catalog::ListKind;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::{catalog::ListKind, scope::Scope, views::view::View};
+use crate::{scope::Scope, views::view::View};
 
 /// A burst ends after this time without a change.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use catalog::ListKind;
 use mcp::{
     Frame,
     json::{Splice, quote},
@@ -18,7 +19,7 @@ use mcp::{
 };
 use model::{ServerName, fair_share};
 
-use crate::{catalog::ListKind, log_message, scope::Scope, server::callers::ServerId};
+use crate::{log_message, scope::Scope, server::callers::ServerId};
 use parking_lot::{Mutex, RwLock};
 
 /// The lists whose changes a listener wants to receive.

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use catalog::{ListKind, Remembered, config_digest};
 use futures_util::{FutureExt, future::join_all};
 use model::{
     Declared, HostEnv, NativeName, Origin, ProjectId, ServerKey, ServerName, ServerSpec, Settings,
@@ -17,8 +18,6 @@ use tokio::time::Instant;
 
 use crate::{
     Gateway,
-    catalog::ListKind,
-    records::server_cache::{Remembered, config_digest},
     scope::Scope,
     server::{Server, status::Left},
     shared::{REMOVAL_TIME, Shared},

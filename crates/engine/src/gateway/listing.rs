@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use catalog::ListKind;
 use mcp::{Frame, RpcError};
 use model::{ToolMode, UnknownWord};
 
@@ -9,7 +10,6 @@ use super::{lacks, no_scope};
 use crate::{
     Gateway,
     call::find,
-    catalog::ListKind,
     exchange::{Answer, Caller, check_cursor},
     life::{chain, session_instances},
     scope::Scope,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use model::ServerKey;
 
 use super::Gateway;
-use crate::records::event_log::Write;
+use records::event_log::Write;
 
 impl Gateway {
     /// Sets the servers whose bodies are recorded regardless of the settings, each with the time when that ends.

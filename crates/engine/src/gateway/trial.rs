@@ -4,6 +4,7 @@
 
 use std::{convert::Infallible, future, sync::Arc};
 
+use catalog::{Item, ListKind, fetch_list};
 use mcp::{
     Frame,
     client::{Ambient, Event},
@@ -14,7 +15,6 @@ use model::{ServerKey, ServerSpec};
 use super::declare::give;
 use crate::{
     Gateway, Hindrance, StartError,
-    catalog::{Item, ListKind, fetch_list},
     server::{
         connection::{Connection, Placement},
         launch::{self, Launched},

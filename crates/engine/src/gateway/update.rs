@@ -8,13 +8,13 @@
 
 use std::sync::Arc;
 
+use catalog::Item;
 use futures_util::future::join_all;
 use model::{Launch, NativeName, Network, Origin, Packages, Place, Sandbox, ServerKey, ServerSpec};
 use runtime::Package;
 
 use crate::{
     Gateway,
-    catalog::Item,
     server::{Server, State, commands::Command, launch},
 };
 

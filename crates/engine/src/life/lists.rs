@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
+use catalog::{Fate, FetchError, Flaw, List, ListKind, fetch_list};
 use mcp::client::CallError;
+use records::event_log::Write;
 use serde_json::json;
 
 use crate::{
-    catalog::{Fate, FetchError, Flaw, List, ListKind, fetch_list},
-    records::event_log::Write,
     server::{Server, connection::Connection},
     shared::Shared,
 };

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use catalog::{Catalog, Item, KeptBack, List, ListKind, remember::News, server_cache::SaveOutcome};
 use mcp::{
     Frame, RpcError,
     client::{Ambient, Event},
@@ -15,15 +16,14 @@ use mcp::{
     protocol::method,
 };
 use model::{NativeName, Pinning, ServerKey, Sharing};
+use records::event_log::Write;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    catalog::{Catalog, Item, List, ListKind},
     client_state::hub::{Audience, Resource},
     life::{lists::RELIST_INTERVAL, second},
     log_message,
-    records::{event_log::Write, pinned::KeptBack, remember::News, server_cache::Told},
     scope::Scope,
     server::{Server, State, connection::Connection},
     shared::Shared,
@@ -439,13 +439,13 @@ impl Server {
 
 /// Saves a server's pending data, and applies the outcome to the server's pins.
 async fn write_down(shared: Arc<Shared>, key: ServerKey) {
-    let tell = |told: Told<'_>| {
+    let tell = |outcome: SaveOutcome<'_>| {
         let fleet = shared.fleet();
         let Some(server) = fleet.get(&key) else {
             return;
         };
         let before = server.pinned.kept_back();
-        if server.pinned.told(&told) {
+        if server.pinned.saved(&outcome) {
             server.report_kept_back(&shared, &before);
             shared.publish_of(server, &[ListKind::Tools]);
         }

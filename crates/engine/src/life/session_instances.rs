@@ -8,6 +8,7 @@
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use catalog::{ListKind, fetch_list};
 use mcp::{
     Era, Frame, RpcError,
     client::{Ambient, Event},
@@ -19,7 +20,6 @@ use model::Sharing;
 use tokio::sync::oneshot;
 
 use crate::{
-    catalog::{ListKind, fetch_list},
     client_state::hub::Audience,
     life::{second, tokens},
     server::{

@@ -12,8 +12,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use catalog::{Catalog, ListKind};
 use mcp::{Era, client::Ambient, client::CallError, protocol::method};
 use model::Declared;
+use records::event_log::Write;
 use runtime::Handle;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -21,9 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    catalog::{Catalog, ListKind},
     life::{chain, tokens},
-    records::event_log::Write,
     server::{
         Server, State,
         advice::explained,

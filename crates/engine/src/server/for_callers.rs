@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use catalog::Remembered;
 use model::{CallerValues, ServerSpec};
 
-use crate::{
-    records::server_cache::Remembered,
-    server::{Server, State, callers::header_words, unavailable::Unavailable},
-};
+use crate::server::{Server, State, callers::header_words, unavailable::Unavailable};
 
 impl Server {
     /// A server for the callers with these header values. It starts at its first use.

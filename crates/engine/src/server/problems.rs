@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{
-    catalog::{Fate, Flaw, ListKind},
-    server::{Server, State},
-};
+use catalog::{Fate, Flaw, ListKind};
+
+use crate::server::{Server, State};
 
 /// Problems shown per server. The rest is counted.
 const MAX_SHOWN: usize = 50;

@@ -1,10 +1,9 @@
 //! Lists that a server has reported as changed and that are due to be fetched. Several notifications for one list lead
 //! to a single fetch.
 
+use catalog::ListKind;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use crate::catalog::ListKind;
 
 #[derive(Default)]
 pub(crate) struct Refresh {

@@ -43,7 +43,7 @@ pub struct Status {
     /// The placement of the running instance, or of the last one.
     pub placement: Option<Arc<Placement>>,
     pub warnings: u64,
-    /// Why each list could not be fetched, by [`crate::catalog::ListKind`].
+    /// Why each list could not be fetched, by [`catalog::ListKind`].
     pub lists: [Option<Arc<str>>; 4],
     /// The part of its registration that made the last start impossible.
     pub refused: Option<Refused>,

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use catalog::{Item, KeptBack, has_view};
 use mcp::headers::ParamHeaders;
 use model::{ExposedName, NativeName};
 
-use crate::{
-    catalog::{Item, has_view},
-    records::pinned::KeptBack,
-    server::Server,
-};
+use crate::server::Server;
 
 /// The `_meta` key that names a tool's server (G01).
 pub const SERVER_KEY: &str = "dev.toolwharf/server";

@@ -3,12 +3,12 @@
 use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use bytes::Bytes;
+use catalog::ListKind;
 use discovery::{Hit, Query};
 use mcp::{Era, json::Object};
 use model::{NativeName, ToolMode, ToolRef};
 
 use crate::{
-    catalog::ListKind,
     server::Server,
     views::{entry::Entry, finders::Finder, meanings::Meanings, part::Part, view::View},
 };

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use catalog::{KeptBack, ListKind};
 use model::{
     Declared, NativeName, Pinning, ProjectId, ProjectView, ServerKey, Settings, ToolRef,
     ToolSetting,
@@ -17,8 +18,6 @@ use model::{
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
 use crate::{
-    catalog::ListKind,
-    records::pinned::KeptBack,
     scope::Scope,
     server::{Server, progress::Progress},
 };

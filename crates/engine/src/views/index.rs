@@ -2,13 +2,11 @@
 //!
 //! Invariant: only tools that the view shows are indexed, so a search reveals nothing about hidden and kept-back ones.
 
+use catalog::is_for_models;
 use discovery::{Segment, Server, Tool};
 use mcp::json::Object;
 
-use crate::{
-    catalog::is_for_models,
-    views::{entry::Entry, source::Source},
-};
+use crate::views::{entry::Entry, source::Source};
 
 /// The index of one server's tools.
 pub(super) struct Index {

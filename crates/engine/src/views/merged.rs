@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use catalog::ListKind;
 use mcp::client::Identity;
 use model::{
     NamingPolicy, ServerKey,
@@ -17,7 +18,6 @@ use model::{
 };
 
 use crate::{
-    catalog::ListKind,
     scope::Scope,
     server::Server,
     views::{

@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 
+use catalog::{Fate, ListKind};
 use mcp::json::quote;
 use model::{ServerName, naming};
 
-use crate::{
-    catalog::{Fate, ListKind},
-    scope::Scope,
-    server::Server,
-    views::sign_ins,
-};
+use crate::{scope::Scope, server::Server, views::sign_ins};
 
 /// The `_meta` key of a list that names the servers whose remembered catalog was used.
 pub(crate) const STALE_KEY: &str = "dev.toolwharf/stale";

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use catalog::ListKind;
 use mcp::{
     Era,
     client::ServerInfo,
@@ -11,7 +12,7 @@ use mcp::{
     tasks::{self, CAPABILITY as TASKS},
 };
 
-use crate::{catalog::ListKind, server::Server};
+use crate::server::Server;
 
 /// The `ServerCapabilities` of several servers, as JSON text.
 ///

@@ -8,17 +8,15 @@ use std::{
     },
 };
 
+use catalog::ListKind;
 use discovery::{Segment, Vector};
 use model::{NamingPolicy, NativeName, naming::Named};
 
-use crate::{
-    catalog::ListKind,
-    views::{
-        entry::Entry,
-        index::{self, Index},
-        meanings::Meanings,
-        source::Source,
-    },
+use crate::views::{
+    entry::Entry,
+    index::{self, Index},
+    meanings::Meanings,
+    source::Source,
 };
 
 /// One server's part of a view.

@@ -1,10 +1,9 @@
 //! Errors for names that do not resolve.
 
+use catalog::{KeptBack, ListKind};
 use mcp::{RpcError, error, json::quote};
 
-use crate::{
-    catalog::ListKind, records::pinned::KeptBack, scope::Scope, server::Server, views::entry::Entry,
-};
+use crate::{scope::Scope, server::Server, views::entry::Entry};
 
 /// Characters of a name repeated in an error.
 const SHOWN_CHARS: usize = 100;

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use catalog::ListKind;
 use mcp::{
     Era, headers,
     json::{self, Object, Splice, quote},
 };
 
 use crate::{
-    catalog::ListKind,
     uri,
     views::{
         entry::{Entry, PROJECT_KEY, SERVER_KEY},

@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
+use catalog::{Catalog, Fate, Item, ListKind, pinned, remember::Pins};
 use mcp::Era;
 use model::{
     NamingPolicy, NativeName, Pinning, ProjectView, Settings, ToolChoice, ToolRef, ToolSetting,
 };
 
 use crate::{
-    catalog::{Catalog, Fate, Item, ListKind},
-    records::{pinned, remember::Pins},
     scope::Scope,
     server::Server,
     uri,

@@ -9,6 +9,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
+use catalog::{KeptBack, ListKind};
 use mcp::{
     Era, RpcError, Version, client::Identity, error, json::quote, protocol::meta, server::modern,
 };
@@ -16,8 +17,6 @@ use model::{ServerName, ToolChoice, naming::Labels};
 use rpds::{HashTrieMapSync, VectorSync};
 
 use crate::{
-    catalog::ListKind,
-    records::pinned::KeptBack,
     scope::Scope,
     server::{Server, connection::Names},
     uri,

@@ -72,7 +72,7 @@ async fn p10_an_idle_server_is_stopped_and_started_again() {
             takes(world.until_state("one", "idle").await, 1.0, 121.0);
             assert_eq!((one.starts(), one.running()), (start, 0));
             let view = world.gateway.view(&engine::Scope::default()).unwrap();
-            assert_eq!(view.len(engine::catalog::ListKind::Tools), 2);
+            assert_eq!(view.len(catalog::ListKind::Tools), 2);
         }
     }
 }

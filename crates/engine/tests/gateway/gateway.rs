@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use engine::{Command, Scope, catalog::ListKind};
+use catalog::ListKind;
+use engine::{Command, Scope};
 use mcp::Era;
 use model::{NativeName, Pinning};
 use serde_json::json;

@@ -242,7 +242,7 @@ async fn a_silent_change_is_found() {
     one.tools(&["new"]);
     let changed = || world.gateway.view(&Scope::default()).unwrap();
     let found = until("it is found", || {
-        changed().len(engine::catalog::ListKind::Tools) == 1
+        changed().len(catalog::ListKind::Tools) == 1
     });
     takes(found.await, 1.0, 61.0);
     // A server that reports its changes is not asked.

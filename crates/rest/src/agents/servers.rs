@@ -22,9 +22,9 @@ use agent::{
     ToolOutcome,
 };
 use bytes::Bytes;
+use catalog::ListKind;
 use engine::{
     Caller, Gateway, Scope,
-    catalog::ListKind,
     server::{Server, State},
     view::View,
 };

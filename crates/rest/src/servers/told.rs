@@ -9,10 +9,10 @@ use std::{
 };
 
 use api::{Crash, Enforced, Limits, Port, Usage};
+use catalog::ListKind;
 use config::check_project;
 use engine::{
     Fleet, Load, Placement, Status,
-    catalog::ListKind,
     server::{Server, State},
 };
 use lifecycle::Phase;

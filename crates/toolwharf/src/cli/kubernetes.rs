@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use operator::{convert, definition};
 use serde_json::Value;
 
 use super::{Context, Output, files, print, servers::warn};
-use crate::kubernetes::{convert, definition};
 
 /// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;

@@ -9,13 +9,13 @@ use mcp::{
     frame::Param,
     json::{Object, elements},
 };
+use records::audit::{Detail, Intent, Outcome};
 use store::{CallStatus, CallSteps};
 
 use super::{Target, carry};
 use crate::{
     call::steps::Steps,
     exchange::{Answer, Caller},
-    records::audit::{Detail, Intent, Outcome},
     server::Server,
     shared::Shared,
 };

@@ -3,16 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use catalog::{Catalog, List, ListKind, Remembered};
 use mcp::client::Identity;
 use model::{Declared, Launch, Origin, Place, Program, ProjectId, ServerSpec, Settings};
 
 use super::*;
-use crate::{
-    catalog::{Catalog, List, ListKind},
-    records::server_cache::Remembered,
-    server::progress::Progress,
-    views::fleet::Project,
-};
+use crate::{server::progress::Progress, views::fleet::Project};
 
 pub(crate) fn identity() -> Identity {
     Identity {

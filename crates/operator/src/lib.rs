@@ -35,5 +35,5 @@ mod look;
 mod status;
 
 #[cfg(feature = "kubernetes")]
-pub(crate) use self::follow::follow;
-pub(crate) use self::{convert::convert, definition::definition};
+pub use follow::follow;
+pub use {convert::convert, definition::definition};

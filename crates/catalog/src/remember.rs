@@ -15,7 +15,10 @@ use mcp::{
 };
 use model::{NativeName, Pinning};
 
-use crate::catalog::{Catalog, Item, List, ListKind};
+use crate::{
+    catalog::{Catalog, Item, List},
+    kind::ListKind,
+};
 
 /// Size limit of a catalog snapshot. A larger one is not kept.
 const MAX_SNAPSHOT_BYTES: usize = 16 << 20;

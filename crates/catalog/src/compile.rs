@@ -19,13 +19,13 @@ const TYPES: [&str; 7] = [
 ///
 /// # Errors
 /// Why Ajv may not compile it.
-pub(super) fn check(schema: &[u8]) -> Result<(), String> {
+pub(crate) fn check(schema: &[u8]) -> Result<(), String> {
     let root = Object::of(schema).ok_or("it is not an object")?;
     Check { text: schema, root }.schema(root.span(), 0)
 }
 
 /// A value, shortened, for a message.
-pub(super) fn shown(value: &[u8]) -> Cow<'_, str> {
+pub(crate) fn shown(value: &[u8]) -> Cow<'_, str> {
     match value.first() {
         Some(b'{') => "an object".into(),
         Some(b'[') => "an array".into(),

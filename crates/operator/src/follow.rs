@@ -29,7 +29,7 @@ const PASS_INTERVAL: Duration = Duration::from_secs(1);
 const RECONNECT_DELAY: Duration = Duration::from_secs(10);
 
 /// Registers servers for the resources of the configured namespace, in a loop. Only one of several replicas does this.
-pub(crate) async fn follow(hosting: &Hosting, projects: &Projects, replica: Option<&Replica>) {
+pub async fn follow(hosting: &Hosting, projects: &Projects, replica: Option<&Replica>) {
     let settings = hosting.settings().hosting.kubernetes.clone();
     let Some(namespace) = &settings.watch_namespace else {
         return std::future::pending().await;

@@ -49,10 +49,10 @@ pub struct NotRecorded(Arc<str>);
 
 /// The parts of a record in addition to digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Detail {
-    pub(crate) bodies: AuditBodies,
+pub struct Detail {
+    pub bodies: AuditBodies,
     /// True: error texts are recorded.
-    pub(crate) errors: bool,
+    pub errors: bool,
 }
 
 /// The part of an error text that is recorded: its first kilobyte, without secrets. Secrets are removed before the text
@@ -68,7 +68,7 @@ type Done = oneshot::Sender<Result<(), NotRecorded>>;
 
 /// Records calls. Cheap to clone. The writer thread ends with the last clone or with [`Audit::end`].
 #[derive(Clone)]
-pub(crate) struct Audit {
+pub struct Audit {
     records: mpsc::Sender<Entry>,
 }
 
@@ -80,35 +80,35 @@ struct Entry {
 }
 
 /// The caller and the tool that it calls.
-pub(crate) struct Intent<'a> {
+pub struct Intent<'a> {
     /// When the request was received. The call may have waited for its turn since then.
-    pub(crate) began: Instant,
-    pub(crate) project: Option<&'a ProjectId>,
-    pub(crate) caller: &'a str,
-    pub(crate) server: &'a str,
-    pub(crate) tool: &'a str,
+    pub began: Instant,
+    pub project: Option<&'a ProjectId>,
+    pub caller: &'a str,
+    pub server: &'a str,
+    pub tool: &'a str,
     /// The agent run that the call belongs to.
-    pub(crate) run: Option<&'a str>,
+    pub run: Option<&'a str>,
     /// The recorded call that this one repeats.
-    pub(crate) replay_of: Option<&'a str>,
+    pub replay_of: Option<&'a str>,
     /// JSON text.
-    pub(crate) arguments: &'a [u8],
-    pub(crate) detail: Detail,
+    pub arguments: &'a [u8],
+    pub detail: Detail,
     /// Removes secrets.
-    pub(crate) redact: &'a (dyn Fn(&str) -> String + Sync),
+    pub redact: &'a (dyn Fn(&str) -> String + Sync),
 }
 
-pub(crate) struct Outcome<'a> {
-    pub(crate) status: CallStatus,
+pub struct Outcome<'a> {
+    pub status: CallStatus,
     /// The message of a JSON-RPC error, or the text of a tool's own error.
-    pub(crate) error: Option<Cow<'a, str>>,
+    pub error: Option<Cow<'a, str>>,
     /// JSON text.
-    pub(crate) result: Option<&'a [u8]>,
-    pub(crate) steps: CallSteps,
+    pub result: Option<&'a [u8]>,
+    pub steps: CallSteps,
 }
 
 /// An open record. If it is dropped without an outcome, the call counts as cancelled.
-pub(crate) struct Record {
+pub struct Record {
     pending: Pending,
     detail: Detail,
 }
@@ -127,7 +127,7 @@ impl Audit {
     ///
     /// # Panics
     /// If no thread can be started, or outside of a runtime.
-    pub(crate) fn new(writer: CallWriter) -> Self {
+    pub fn new(writer: CallWriter) -> Self {
         let (records, queue) = mpsc::channel(QUEUE_CAPACITY);
         let runtime = tokio::runtime::Handle::current();
         std::thread::Builder::new()
@@ -141,7 +141,7 @@ impl Audit {
     ///
     /// # Errors
     /// [`NotRecorded`]: the call must not be made.
-    pub(crate) async fn open(&self, intent: Intent<'_>) -> Result<Record, NotRecorded> {
+    pub async fn open(&self, intent: Intent<'_>) -> Result<Record, NotRecorded> {
         let id = store::new_id();
         let waited = intent.began.elapsed();
         // Times in the database have microseconds.
@@ -205,7 +205,7 @@ impl Audit {
     }
 
     /// Waits until all earlier records are written or have failed. Nothing is recorded afterwards.
-    pub(crate) async fn end(&self) {
+    pub async fn end(&self) {
         let (done, ended) = oneshot::channel();
         let entry = Entry {
             write: None,
@@ -217,7 +217,7 @@ impl Audit {
     }
 
     /// Writes a record that does not belong to a server's call.
-    pub(crate) async fn write(&self, write: CallWrite) -> Result<(), NotRecorded> {
+    pub async fn write(&self, write: CallWrite) -> Result<(), NotRecorded> {
         match write {
             CallWrite::Intent(call) => {
                 let mut pending = self.intend(call, Instant::now()).await?;
@@ -267,7 +267,7 @@ impl Record {
     ///
     /// # Errors
     /// [`NotRecorded`]: the write is retried later, but the outcome must not be passed to the caller.
-    pub(crate) async fn close(
+    pub async fn close(
         mut self,
         outcome: Outcome<'_>,
         redact: &(dyn Fn(&str) -> String + Sync),

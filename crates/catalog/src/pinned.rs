@@ -11,13 +11,11 @@ use model::{NativeName, Pinning};
 
 use crate::{
     catalog::Item,
-    records::{
-        remember::{self, News, Pins, Seen},
-        server_cache::Told,
-    },
+    remember::{self, News, Pins, Seen},
+    server_cache::SaveOutcome,
 };
 
-pub(crate) struct Pinned {
+pub struct Pinned {
     pins: ArcSwap<Pins>,
     /// The digest of the server's configuration.
     config: Arc<str>,
@@ -33,28 +31,28 @@ pub enum KeptBack {
 }
 
 impl Pinned {
-    pub(crate) fn new(pins: Pins, config: String) -> Self {
+    pub fn new(pins: Pins, config: String) -> Self {
         Self {
             pins: ArcSwap::from_pointee(pins),
             config: config.into(),
         }
     }
 
-    pub(crate) fn config(&self) -> &Arc<str> {
+    pub fn config(&self) -> &Arc<str> {
         &self.config
     }
 
-    pub(crate) fn pins(&self) -> Arc<Pins> {
+    pub fn pins(&self) -> Arc<Pins> {
         self.pins.load_full()
     }
 
     /// Why this tool is kept back under the quarantine policy, or `None`.
-    pub(crate) fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
+    pub fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
         keeps_back(&self.pins.load(), tool)
     }
 
     /// The tools that the quarantine policy keeps back.
-    pub(crate) fn kept_back(&self) -> BTreeSet<NativeName> {
+    pub fn kept_back(&self) -> BTreeSet<NativeName> {
         let pins = self.pins.load();
         let kept = pins
             .iter()
@@ -63,7 +61,7 @@ impl Pinned {
     }
 
     /// Compares the listed tools with the approved definitions. Returns the definitions to save.
-    pub(crate) fn compare(&self, tools: &[Item], policy: Pinning) -> Vec<Seen> {
+    pub fn compare(&self, tools: &[Item], policy: Pinning) -> Vec<Seen> {
         let mut news = Vec::new();
         self.pins.rcu(|pins| {
             let (pins, seen) = remember::compare(pins, tools, &self.config, policy);
@@ -74,7 +72,7 @@ impl Pinned {
     }
 
     /// Approves the definitions with these digests, one per tool. Returns whether any of them was pending.
-    pub(crate) fn approve(&self, tools: &[(NativeName, Arc<str>)]) -> bool {
+    pub fn approve(&self, tools: &[(NativeName, Arc<str>)]) -> bool {
         self.edit(|pins| {
             let mut any = false;
             for (tool, digest) in tools {
@@ -90,11 +88,11 @@ impl Pinned {
     }
 
     /// Applies the outcome of saving definitions. Returns whether the set of kept-back tools changed.
-    pub(crate) fn told(&self, told: &Told<'_>) -> bool {
+    pub fn saved(&self, outcome: &SaveOutcome<'_>) -> bool {
         self.edit(|pins| {
             let mut any = false;
-            match told {
-                Told::Unkept(seen, why) => {
+            match outcome {
+                SaveOutcome::Unkept(seen, why) => {
                     for seen in *seen {
                         let pin = pins.get_mut(&seen.tool);
                         if let Some(pin) = pin.filter(|pin| pin.unkept.is_none()) {
@@ -103,7 +101,7 @@ impl Pinned {
                         }
                     }
                 }
-                Told::Kept(seen, rows) => {
+                SaveOutcome::Kept(seen, rows) => {
                     for seen in *seen {
                         let Some(pin) = pins.get_mut(&seen.tool) else {
                             continue;
@@ -148,7 +146,7 @@ impl Pinned {
 }
 
 /// Why a tool with these pins is kept back under the quarantine policy, or `None`.
-pub(crate) fn keeps_back(pins: &Pins, tool: &str) -> Option<KeptBack> {
+pub fn keeps_back(pins: &Pins, tool: &str) -> Option<KeptBack> {
     let pin = pins.get(tool)?;
     if let Some(why) = &pin.unkept {
         return Some(KeptBack::Unkept(why.clone()));
@@ -162,10 +160,7 @@ mod tests {
     use store::{Location, Store};
 
     use super::*;
-    use crate::{
-        catalog::{List, ListKind},
-        records::remember::Pin,
-    };
+    use crate::{catalog::List, kind::ListKind, remember::Pin};
 
     fn item(text: &'static str) -> Item {
         let raw = Bytes::from_static(text.as_bytes());
@@ -182,14 +177,14 @@ mod tests {
         let policy = Pinning::Quarantine;
         let seen = pinned.compare(&[item(r#"{"name":"a"}"#), item(r#"{"name":"b"}"#)], policy);
         assert_eq!(pinned.keeps_back("a"), None);
-        let refused = Told::Unkept(&seen[..1], "it is broken".into());
-        assert!(pinned.told(&refused) && !pinned.told(&refused));
+        let refused = SaveOutcome::Unkept(&seen[..1], "it is broken".into());
+        assert!(pinned.saved(&refused) && !pinned.saved(&refused));
         let why = KeptBack::Unkept("it is broken".into());
         assert_eq!(
             (pinned.keeps_back("a"), pinned.keeps_back("b")),
             (Some(why), None)
         );
-        assert!(pinned.told(&Told::Kept(&seen, &[])));
+        assert!(pinned.saved(&SaveOutcome::Kept(&seen, &[])));
         assert_eq!(pinned.keeps_back("a"), None);
     }
 
@@ -220,7 +215,7 @@ mod tests {
         );
         assert_eq!((seen[0].news, fresh.keeps_back("a")), (News::Tool, None));
         let rows = pin(&seen[0]).await;
-        assert!(fresh.told(&Told::Kept(&seen, &rows)));
+        assert!(fresh.saved(&SaveOutcome::Kept(&seen, &rows)));
         assert_eq!(fresh.keeps_back("a"), Some(KeptBack::Changed));
         let expected = Pin {
             digest: agreed[0].digest.clone(),

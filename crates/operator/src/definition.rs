@@ -33,7 +33,7 @@ pub(crate) fn api_version() -> String {
 }
 
 /// The definition, for `kubectl apply`.
-pub(crate) fn definition() -> Value {
+pub fn definition() -> Value {
     let column = |name: &str, kind: &str, path: &str, priority: u32| json!({"name": name, "type": kind, "jsonPath": path, "priority": priority});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use engine::{catalog::ListKind, server::Server};
+use catalog::ListKind;
+use engine::server::Server;
 use futures_util::FutureExt as _;
 use kube::api::DynamicObject;
 use model::ServerName;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::Catalog,
-    records::remember::{Pin, Pins, Seen},
+    remember::{Pin, Pins, Seen},
 };
 
 /// Delay between attempts to save data, and the number of attempts. Definitions are retried for as long as the
@@ -27,7 +27,7 @@ const STORE_RETRY: (Duration, u32) = (Duration::from_secs(5), 12);
 /// Maximum pins per write, since a definition can be long.
 const PINS_PER_WRITE: usize = 200;
 
-pub(crate) struct Memory {
+pub struct ServerCache {
     store: Store,
     /// Cancelled when the gateway stops. Endless retries end then.
     over: CancellationToken,
@@ -51,7 +51,7 @@ struct Notes {
 }
 
 /// The outcome of saving definitions.
-pub(crate) enum Told<'t> {
+pub enum SaveOutcome<'t> {
     /// The definitions are saved. Includes the server's current pins.
     Kept(&'t [Seen], &'t [PinRow]),
     /// The definitions are not saved, or not yet.
@@ -65,8 +65,8 @@ pub struct Remembered {
     pub pins: Pins,
 }
 
-impl Memory {
-    pub(crate) fn new(store: Store, over: CancellationToken) -> Self {
+impl ServerCache {
+    pub fn new(store: Store, over: CancellationToken) -> Self {
         Self {
             store,
             over,
@@ -74,18 +74,18 @@ impl Memory {
         }
     }
 
-    /// Queues the server's catalog for saving. If this returns `true`, the caller has to call [`Memory::write`].
+    /// Queues the server's catalog for saving. If this returns `true`, the caller has to call [`ServerCache::write`].
     #[must_use]
-    pub(crate) fn catalog(&self, key: &ServerKey, digest: String, catalog: Arc<Catalog>) -> bool {
+    pub fn catalog(&self, key: &ServerKey, digest: String, catalog: Arc<Catalog>) -> bool {
         let mut all = self.notes.lock();
         let notes = all.entry(key.clone()).or_default();
         notes.catalog = Some((digest, catalog));
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Queues tool definitions for saving. If this returns `true`, the caller has to call [`Memory::write`].
+    /// Queues tool definitions for saving. If this returns `true`, the caller has to call [`ServerCache::write`].
     #[must_use]
-    pub(crate) fn pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
+    pub fn pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
         let mut all = self.notes.lock();
         let notes = all.entry(key.clone()).or_default();
         for seen in seen {
@@ -101,7 +101,7 @@ impl Memory {
 
     /// Writes all pending data of a server, including data that is added during the write. Calls `tell` with the
     /// outcome for its definitions.
-    pub(crate) async fn write(&self, key: &ServerKey, tell: &(dyn Fn(Told<'_>) + Sync)) {
+    pub async fn write(&self, key: &ServerKey, tell: &(dyn Fn(SaveOutcome<'_>) + Sync)) {
         while let Some((seen, catalog)) = self.next(key) {
             let (first, last): (Vec<Seen>, Vec<Option<Seen>>) = seen.into_values().unzip();
             let last: Vec<Seen> = last.into_iter().flatten().collect();
@@ -115,7 +115,7 @@ impl Memory {
     }
 
     /// Saves approved definitions as the valid ones.
-    pub(crate) async fn agree(&self, key: &ServerKey, seen: &[Seen]) -> store::Result<()> {
+    pub async fn agree(&self, key: &ServerKey, seen: &[Seen]) -> store::Result<()> {
         let owner = key.owner.as_ref();
         for part in seen.chunks(PINS_PER_WRITE) {
             let pins = self.store.pins_seen(owner, &key.name, &rows(part)).await?;
@@ -183,7 +183,7 @@ impl Memory {
         &self,
         key: &ServerKey,
         seen: &[Seen],
-        tell: &(dyn Fn(Told<'_>) + Sync),
+        tell: &(dyn Fn(SaveOutcome<'_>) + Sync),
     ) -> bool {
         let mut all = true;
         for part in seen.chunks(PINS_PER_WRITE) {
@@ -202,7 +202,7 @@ impl Memory {
         &self,
         key: &ServerKey,
         part: &[Seen],
-        tell: &(dyn Fn(Told<'_>) + Sync),
+        tell: &(dyn Fn(SaveOutcome<'_>) + Sync),
     ) -> bool {
         let rows = rows(part);
         let mut attempts = 0u32;
@@ -210,14 +210,17 @@ impl Memory {
             let owner = key.owner.as_ref();
             match self.store.pins_seen(owner, &key.name, &rows).await {
                 Ok(pins) => {
-                    tell(Told::Kept(part, &pins));
+                    tell(SaveOutcome::Kept(part, &pins));
                     return true;
                 }
                 Err(error @ store::Error::Unavailable { .. }) => {
                     attempts = attempts.saturating_add(1);
                     if attempts == STORE_RETRY.1 {
                         tracing::warn!(server = %key, "the server's new tools are not offered (kept back) until their definitions can be saved: {error}");
-                        tell(Told::Unkept(part, "the database does not answer".into()));
+                        tell(SaveOutcome::Unkept(
+                            part,
+                            "the database does not answer".into(),
+                        ));
                     }
                     if attempts >= STORE_RETRY.1 && self.over.is_cancelled() {
                         return false;
@@ -228,7 +231,7 @@ impl Memory {
                 Err(error) => {
                     let tool = part.first().map(|seen| &seen.tool);
                     tracing::warn!(server = %key, tool = ?tool, "the tool is not offered (kept back), because its definition cannot be saved: {error}");
-                    tell(Told::Unkept(part, "the database refuses it".into()));
+                    tell(SaveOutcome::Unkept(part, "the database refuses it".into()));
                     return false;
                 }
             }
@@ -289,7 +292,7 @@ impl Remembered {
     }
 
     /// Takes over the pins and the catalog of the server's previous declaration. The stored ones may be older.
-    pub(crate) fn renew(&mut self, pins: &Pins, catalog: Option<&Catalog>) {
+    pub fn renew(&mut self, pins: &Pins, catalog: Option<&Catalog>) {
         if !pins.is_empty() {
             self.pins = pins.clone();
         }
@@ -354,7 +357,7 @@ mod tests {
     use store::Location;
 
     use super::*;
-    use crate::records::remember::News;
+    use crate::remember::News;
 
     fn seen(tool: &str, digest: &str) -> Seen {
         Seen {
@@ -444,7 +447,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let location = Location::Sqlite(dir.path().join("wharf.db"));
         let store = Store::open(&location).await.expect("a new database");
-        let memory = Arc::new(Memory::new(store.clone(), CancellationToken::new()));
+        let memory = Arc::new(ServerCache::new(store.clone(), CancellationToken::new()));
         let mut writing = tokio::task::JoinSet::new();
         let keys: Vec<ServerKey> = (0..20)
             .map(|n| ServerKey {

@@ -1,10 +1,6 @@
 //! The catalog of a server: the raw items of its lists, as the server sent them, and in the form for views of several
 //! servers.
 
-mod compile;
-mod definition;
-mod fetch;
-
 use std::{collections::HashSet, fmt, sync::Arc};
 
 use bytes::Bytes;
@@ -13,100 +9,13 @@ use mcp::{
     client::ServerInfo,
     headers::ParamHeaders,
     json::{Object, as_string, elements},
-    protocol::method,
 };
 use memchr::memmem::Finder;
 
-pub(crate) use self::fetch::{FetchError, fetch_list};
+use crate::{compile, definition, kind::ListKind};
 
 /// Characters of a name shown in messages.
 const SHOWN_CHARS: usize = 100;
-
-/// The four lists of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ListKind {
-    Tools,
-    Prompts,
-    Resources,
-    Templates,
-}
-
-impl ListKind {
-    pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
-
-    /// The method that lists these items.
-    #[must_use]
-    pub fn method(self) -> &'static str {
-        match self {
-            Self::Tools => method::TOOLS_LIST,
-            Self::Prompts => method::PROMPTS_LIST,
-            Self::Resources => method::RESOURCES_LIST,
-            Self::Templates => method::TEMPLATES_LIST,
-        }
-    }
-
-    #[must_use]
-    pub fn from_method(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.method() == name)
-    }
-
-    /// The key of the items in a result.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Tools => "tools",
-            Self::Prompts => "prompts",
-            Self::Resources => "resources",
-            Self::Templates => "resourceTemplates",
-        }
-    }
-
-    /// The key that identifies an item.
-    #[must_use]
-    pub fn id_key(self) -> &'static str {
-        match self {
-            Self::Tools | Self::Prompts => "name",
-            Self::Resources => "uri",
-            Self::Templates => "uriTemplate",
-        }
-    }
-
-    /// The word for one item.
-    #[must_use]
-    pub fn noun(self) -> &'static str {
-        match self {
-            Self::Tools => "tool",
-            Self::Prompts => "prompt",
-            Self::Resources => "resource",
-            Self::Templates => "resource template",
-        }
-    }
-
-    /// Returns whether items are called by name. Names are unique within a server.
-    fn is_named(self) -> bool {
-        matches!(self, Self::Tools | Self::Prompts)
-    }
-
-    /// The server capability that this list belongs to.
-    #[must_use]
-    pub fn capability(self) -> &'static str {
-        match self {
-            Self::Tools => "tools",
-            Self::Prompts => "prompts",
-            Self::Resources | Self::Templates => "resources",
-        }
-    }
-
-    /// The notification for a change of this list.
-    #[must_use]
-    pub fn changed(self) -> &'static str {
-        match self {
-            Self::Tools => method::TOOLS_CHANGED,
-            Self::Prompts => method::PROMPTS_CHANGED,
-            Self::Resources | Self::Templates => method::RESOURCES_CHANGED,
-        }
-    }
-}
 
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
@@ -177,18 +86,14 @@ pub struct List {
     /// What was not offered as it was sent.
     pub flaws: Arc<[Flaw]>,
     /// Items without a name or URI. Only the view of their server shows them.
-    pub(crate) nameless: Arc<[Bytes]>,
+    pub nameless: Arc<[Bytes]>,
     /// Why the list may be incomplete.
     pub cut: Option<Arc<str>>,
 }
 
 impl List {
     /// Checks the items of a list. `needs_headers`: a tool with an invalid `x-mcp-header` must not be offered.
-    pub(crate) fn of(
-        kind: ListKind,
-        raws: impl IntoIterator<Item = Bytes>,
-        needs_headers: bool,
-    ) -> Self {
+    pub fn of(kind: ListKind, raws: impl IntoIterator<Item = Bytes>, needs_headers: bool) -> Self {
         let (mut items, mut flaws, mut nameless) = (Vec::new(), Vec::new(), Vec::new());
         // If a name were listed twice, one definition could be approved and the other one offered.
         let mut known: HashSet<Arc<str>> = HashSet::new();
@@ -283,13 +188,13 @@ impl List {
     }
 
     /// All items as the server sent them, except refused and repeated ones.
-    pub(crate) fn raws(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn raws(&self) -> impl Iterator<Item = &Bytes> {
         let items = self.items.iter().map(|item| &item.raw);
         items.chain(self.nameless.iter())
     }
 
     /// Returns whether both are the same for all clients.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         self.flaws == other.flaws && self.cut == other.cut && self.raws().eq(other.raws())
     }
 }
@@ -319,11 +224,7 @@ impl Catalog {
     }
 
     /// The definitions of this name that are not offered as they were sent.
-    pub(crate) fn flaws<'c>(
-        &'c self,
-        kind: ListKind,
-        native: &'c str,
-    ) -> impl Iterator<Item = &'c Flaw> {
+    pub fn flaws<'c>(&'c self, kind: ListKind, native: &'c str) -> impl Iterator<Item = &'c Flaw> {
         let flaws = self.of(kind).flaws.iter();
         flaws.filter(move |flaw| flaw.native.as_deref() == Some(native))
     }
@@ -334,7 +235,7 @@ impl Catalog {
         self.only_tasks.contains(native)
     }
 
-    pub(crate) fn set(&mut self, kind: ListKind, list: List) {
+    pub fn set(&mut self, kind: ListKind, list: List) {
         if kind == ListKind::Tools {
             let only =
                 |item: &&Item| mcp::tasks::support(&item.raw) == mcp::tasks::Support::Required;
@@ -346,7 +247,7 @@ impl Catalog {
 }
 
 /// Returns whether a tool (JSON text) has an App (MCP Apps).
-pub(crate) fn has_view(tool: &[u8]) -> bool {
+pub fn has_view(tool: &[u8]) -> bool {
     Finder::new("esourceUri").find(tool).is_some()
         && Object::of(tool)
             .and_then(|tool| tool.object("_meta"))
@@ -359,7 +260,7 @@ pub(crate) fn has_view(tool: &[u8]) -> bool {
 }
 
 /// Returns whether models may call a tool (JSON text). Some tools are only for Apps (MCP Apps, `_meta.ui.visibility`).
-pub(crate) fn is_for_models(tool: &[u8]) -> bool {
+pub fn is_for_models(tool: &[u8]) -> bool {
     if Finder::new("visibility").find(tool).is_none() {
         return true;
     }

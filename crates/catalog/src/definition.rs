@@ -8,7 +8,7 @@
 //! - An optional member that is null or of a wrong type is dropped.
 //! - A schema gets what the SDKs require: `"type": "object"`, and objects as `properties`.
 //! - Up to 2025-11-25, an `outputSchema` has to describe an object, and the TypeScript client compiles it
-//!   ([`super::compile`]). One that does not fit is dropped for these clients: it only checks results.
+//!   ([`crate::compile`]). One that does not fit is dropped for these clients: it only checks results.
 
 use bytes::Bytes;
 use mcp::{
@@ -16,9 +16,9 @@ use mcp::{
     json::{self, Object, Span, Splice, as_string, quote},
 };
 
-use super::{
-    ListKind,
+use crate::{
     compile::{self, shown},
+    kind::ListKind,
 };
 
 /// The schema that accepts any arguments.
@@ -134,17 +134,17 @@ fn fields(kind: ListKind) -> &'static [Field] {
 
 /// A definition that the SDKs accept.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fit {
-    pub(super) text: Bytes,
+pub(crate) struct Fit {
+    pub(crate) text: Bytes,
     /// What was changed. Empty if the text is the original one.
-    pub(super) repairs: Vec<String>,
+    pub(crate) repairs: Vec<String>,
 }
 
 /// Returns the definition as clients of the era accept it. `raw` has a valid name or URI (`id`).
 ///
 /// # Errors
 /// Why it cannot be repaired.
-pub(super) fn fit(kind: ListKind, raw: &Bytes, id: &str, era: Era) -> Result<Fit, String> {
+pub(crate) fn fit(kind: ListKind, raw: &Bytes, id: &str, era: Era) -> Result<Fit, String> {
     let object = Object::of(raw).ok_or("it is not an object")?;
     let mut repair = Repair::new(raw);
     let mut added = None;

@@ -70,7 +70,7 @@ const NOT_NEEDED: [&str; 6] = [
 
 /// Converts ToolHive's resources among the objects and drops all others. Also returns warnings about what was not
 /// converted.
-pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
+pub fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut made = Vec::new();
     let mut rest: Vec<Value> = objects.into_iter().rev().collect();

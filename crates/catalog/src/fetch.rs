@@ -15,7 +15,7 @@ use mcp::{
     json::{self, Object, as_string},
 };
 
-use super::{List, ListKind};
+use crate::{catalog::List, kind::ListKind};
 
 /// Items kept per list. The rest is left out.
 const MAX_ITEMS: usize = 20_000;
@@ -30,7 +30,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a list could not be fetched.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FetchError {
+pub enum FetchError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("the server answered: {0}")]
@@ -45,7 +45,7 @@ pub(crate) enum FetchError {
 ///
 /// # Errors
 /// [`FetchError`]; a server without the method has an empty list of prompts, resources or templates.
-pub(crate) async fn fetch_list(
+pub async fn fetch_list(
     client: &Client,
     kind: ListKind,
 ) -> Result<(List, Option<Behind>), FetchError> {

@@ -24,7 +24,7 @@ const MAX_QUEUED_WARNINGS: usize = 256;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An entry to write.
-pub(crate) enum Write {
+pub enum Write {
     /// A server's status, and the state for the next start of the gateway.
     Status { id: String, saved: Saved },
     Event {
@@ -51,7 +51,7 @@ pub struct Warning {
 
 /// Cheap to clone. The task ends with the last clone.
 #[derive(Clone)]
-pub(crate) struct EventLog {
+pub struct EventLog {
     writes: mpsc::Sender<Write>,
     warnings: broadcast::Sender<Warning>,
     lost: Arc<AtomicU64>,
@@ -59,7 +59,7 @@ pub(crate) struct EventLog {
 
 impl EventLog {
     /// Returns the event log and its task, which the caller has to run.
-    pub(crate) fn new(store: Store) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    pub fn new(store: Store) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (writes, queue) = mpsc::channel(MAX_QUEUED_WRITES);
         let event_log = Self {
             writes,
@@ -69,7 +69,7 @@ impl EventLog {
         (event_log, write_all(store, queue))
     }
 
-    pub(crate) fn write(&self, write: Write) {
+    pub fn write(&self, write: Write) {
         if let Write::Event {
             project,
             id,
@@ -97,14 +97,14 @@ impl EventLog {
         }
     }
 
-    pub(crate) async fn flush(&self) {
+    pub async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         if self.writes.send(Write::Flush(done)).await.is_ok() {
             let _ = flushed.await;
         }
     }
 
-    pub(crate) fn warnings(&self) -> broadcast::Receiver<Warning> {
+    pub fn warnings(&self) -> broadcast::Receiver<Warning> {
         self.warnings.subscribe()
     }
 }
