@@ -16,6 +16,7 @@
 
 mod build;
 pub(crate) mod images;
+mod model;
 mod packages;
 mod registries;
 pub(crate) mod root;

@@ -37,7 +37,7 @@ use crate::{
     daemon::{self, CGROUPS, Daemon, Directory, free_port},
     dist, docker,
     shell::{Cmd, heading, is_executable, is_root, which},
-    workspace::{FEATURES, Workspace},
+    workspace::{FEATURES, Workspace, caches},
 };
 
 /// The environment variable with the kubeconfig of a whole cluster, for tests.
@@ -629,10 +629,7 @@ fn collect(group: &Path, pids: &mut Vec<Pid>) {
 
 /// The directory where Kubernetes is built, shared by all checkouts.
 fn cache() -> Result<PathBuf> {
-    let caches = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let caches = caches.or_else(home).context("HOME is not set")?;
-    let cache = caches.join("toolwharf/kubernetes-1.20");
+    let cache = caches()?.join("kubernetes-1.20");
     fs::create_dir_all(&cache)?;
     Ok(cache)
 }

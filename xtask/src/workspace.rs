@@ -3,13 +3,21 @@
 //! Everything that `setup` installs is in `.work` in the checkout. Delete that folder to undo it.
 
 use std::{
-    fs, io,
+    env, fs, io,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 
 use crate::shell::Cmd;
+
+/// The folder of this user for files that are made once and used by all checkouts.
+pub(crate) fn caches() -> Result<PathBuf> {
+    let given = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let folder = given.or_else(home).context("HOME is not set")?;
+    Ok(folder.join("toolwharf"))
+}
 
 /// The features of all builds. They are the same everywhere, so that nothing is built twice. Lints also run without
 /// them.
@@ -100,7 +108,7 @@ impl Workspace {
 
     /// The cargo that started this binary.
     pub(crate) fn cargo(&self, args: &[&str]) -> Cmd {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let cmd = Cmd::new(cargo).shown_as("cargo").args(args).dir(&self.root);
         if !self.linting {
             return cmd;

@@ -1,4 +1,4 @@
-//! What servers offer, and what is known about them from earlier runs.
+//! The lists of servers, and data about servers from earlier runs.
 //!
 //! A [`Catalog`] has the lists of one server as the server sent them, and each item also in the form for views of several
 //! servers. `fetch` reads the pages of a list, `definition` checks and repairs one definition, `compile` checks a schema.

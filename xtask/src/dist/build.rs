@@ -19,7 +19,7 @@ use super::{Arch, Release, root};
 use crate::{
     python,
     shell::{Cmd, heading, is_executable, which},
-    workspace::{FEATURES, Stamp, Workspace},
+    workspace::{FEATURES, Stamp, Workspace, caches},
 };
 
 /// The newest version of glibc that the binaries may need, as zig expects it: that of Debian 10 and of RHEL 8.
@@ -275,10 +275,7 @@ fn rust_for(arch: Arch, workspace: &Workspace) -> Result<PathBuf> {
             arch.name()
         );
     }
-    let caches = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = caches.or_else(home).context("HOME is not set")?;
-    let cache = cache.join("toolwharf/rust-arm64");
+    let cache = caches()?.join("rust-arm64");
     let stamp = Stamp::new(cache.join("script"), RUST_FOR_ARM.to_owned());
     let compiler = cache.join("rustc");
     if stamp.holds() && is_executable(&compiler) {

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Arch, Release, build::Built, copy, link, root, sbom, write};
+use super::{Arch, Release, build::Built, copy, link, model, root, sbom, write};
 use crate::{
     docker::Daemon,
     shell::{Cmd, is_root},
@@ -94,6 +94,7 @@ pub(super) fn full(release: &Release, built: &Built, docker: &Daemon) -> Result<
         fs::write(&file, text)?;
     }
     own_folders(&folder)?;
+    model::add(&release.workspace, &folder)?;
     let packages = sbom::debian(&from, None)?;
     finish(release, built, &context, "full", &packages)?;
     let tag = format!("toolwharf:{}-full", release.version);

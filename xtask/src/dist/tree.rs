@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Release, build::Built, copy, link, write};
+use super::{Release, build::Built, copy, link, model, write};
 use crate::workspace::files;
 
 /// Shells with completion scripts, and where distributions keep them, below `/usr/share`.
@@ -63,6 +63,7 @@ pub(super) fn stage(release: &Release, built: &Built) -> Result<PathBuf> {
     copy(&root.join("LICENSE"), &doc.join("copyright"), 0o644)?;
     copy(&root.join("CHANGELOG.md"), &doc.join("changelog"), 0o644)?;
     release.gzip(&doc.join("changelog"))?;
+    model::add(&release.workspace, &tree)?;
     give_time(release, &tree)?;
     Ok(tree)
 }

@@ -42,7 +42,8 @@ async fn o01_apt_installs_it_keeps_its_configuration_and_purges_all() {
     );
     root.run(
         "for file in man/man1/toolwharf.1.gz man/man1/toolwharf-tools-call.1.gz bash-completion/completions/toolwharf \
-             zsh/vendor-completions/_toolwharf fish/vendor_completions.d/toolwharf.fish doc/toolwharf/copyright; do \
+             zsh/vendor-completions/_toolwharf fish/vendor_completions.d/toolwharf.fish doc/toolwharf/copyright \
+             doc/toolwharf/minilm.copyright toolwharf/minilm.model; do \
              test -s /usr/share/$file; done; test -s /usr/lib/systemd/system/toolwharf.socket; dpkg --verify toolwharf",
     )
     .await;
