@@ -27,8 +27,10 @@ runtime: model | rmcp | axum sqlx
 # Its processes run in the sandbox of `runtime`.
 code: runtime model | hyper rmcp | axum sqlx
 store: model | hyper rmcp | axum
+# For the estimate of tokens.
+results: discovery | | tokio hyper axum reqwest sqlx rmcp
 # For the reader of event streams and, with the feature `adk`, the client role.
-agent: http-client mcp model | sqlx | axum
+agent: http-client mcp model results | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
 # What a server offers, without knowing who sees it.
 catalog: mcp store model | hyper rmcp | axum
@@ -36,7 +38,7 @@ records: lifecycle runtime store model | hyper rmcp | axum
 # Pure computing.
 discovery: | | tokio hyper axum reqwest sqlx rmcp
 discovery-model: discovery | | tokio hyper axum reqwest sqlx rmcp
-engine: catalog records lifecycle code discovery discovery-model mcp runtime store model | sqlx genai | axum
+engine: catalog records lifecycle code discovery discovery-model mcp results runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp
 # For errors in a body, with their places.

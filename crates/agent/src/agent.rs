@@ -17,7 +17,6 @@ use crate::{
     ledger::{Ledger, RunId},
     llm::Model,
     native::{self, NativeOutcome, NativeTool, Ready},
-    outcome::{READ_DESCRIPTION, READ_RESULT, read_schema},
     raw::Raw,
     servers::{Servers, ServersError},
     tool::ToolFunction,
@@ -60,13 +59,12 @@ impl Agent {
         native: Vec<NativeTool>,
     ) -> Result<Self, native::Error> {
         let mut native = native;
-        let schema = read_schema(config.preview_bytes);
         // This handler is never called: `tools` implements the tool, because it needs the conversation.
         let elsewhere = |_: Value| async { Ok(NativeOutcome::text("")) };
         native.push(NativeTool::new(
-            READ_RESULT,
-            READ_DESCRIPTION,
-            schema,
+            results::READ_RESULT,
+            results::description(),
+            results::schema(),
             elsewhere,
         ));
         Ok(Self {

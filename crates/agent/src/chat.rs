@@ -19,7 +19,7 @@ use crate::{
     ledger::{NewRun, RunEnd, RunId, RunStatus},
     llm::{Call, ModelError, ModelEvent, ModelRequest, Reply, Stop, Usage},
     message::{Block, Message, UserMessage},
-    outcome::{SCHEME, cut, head, text_of},
+    outcome::{cut, head, text_of},
     questions::Questions,
     servers::ServersError,
     tool_names::ToolNames,
@@ -270,9 +270,10 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
         } = called;
         let text = text_of(&parts);
         if !is_piece {
-            let uri = format!("{SCHEME}{}/{}", tools.run.0, place(&call.id, turn, at));
+            let place = place(&call.id, turn, at);
+            let uri = format!("{}{}/{place}", results::URI_PREFIX, tools.run.0);
             let kept;
-            (parts, kept) = cut(parts, uri, config.preview_bytes, config.result_bytes);
+            (parts, kept) = cut(parts, uri, tools.bound(), config.result_bytes);
             if let Some(kept) = kept {
                 batch.conversation.keep(kept, config.results_kept);
             }

@@ -44,7 +44,7 @@ pub struct Conversation {
 /// The full text of a result of which the model saw only the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptResult {
-    /// The URI of the result: `toolwharf-result://{run}/{call}`.
+    /// The URI of the result: `toolwharf://results/{run}/{call}`. Earlier versions wrote `toolwharf-result://{run}/{call}`.
     pub uri: String,
     pub text: Arc<str>,
     /// Bytes of the text before it was cut to the limit.

@@ -56,6 +56,7 @@ pub use ledger::{Ledger, LedgerError, RunId};
 pub use native::{NativeOutcome, NativeTool};
 pub use questions::Questions;
 pub use raw::Raw;
+pub use results::READ_RESULT;
 pub use servers::{Answers, Missing, Offer, ServerCall, Servers, ServersError};
 pub use tool::{Format, NATIVE_SERVER, Origin, ServerTool, ToolFunction, ToolOutcome};
 pub use tool_names::ToolNames;

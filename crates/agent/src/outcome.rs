@@ -4,16 +4,16 @@
 //! replaced by a sentence, because a single bad part would make every later request of the conversation fail. Long
 //! results are cut to a preview, with a URI under which [`read`] returns the rest.
 
-use crate::message::picture;
+use results::{Bound, Document};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{conversation::KeptResult, message::Part, raw::Raw};
+use crate::{
+    conversation::KeptResult,
+    message::{Part, picture},
+    raw::Raw,
+};
 
-/// The built-in tool that reads more of a long result.
-pub(crate) const READ_RESULT: &str = "read_result";
-/// Prefix of the URIs of long results.
-pub(crate) const SCHEME: &str = "toolwharf-result://";
 const UNKNOWN_TYPE: &str = "of an unknown type";
 
 #[derive(Deserialize)]
@@ -153,11 +153,11 @@ pub(crate) fn head(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// Cuts parts with more than `preview` bytes of text. Also returns the text to keep under `uri`, at most `keep` bytes.
+/// Cuts parts whose text is longer than the bound. Also returns the text to keep under `uri`, at most `keep` bytes.
 pub(crate) fn cut(
     parts: Vec<Part>,
     uri: String,
-    preview: usize,
+    bound: Bound,
     keep: usize,
 ) -> (Vec<Part>, Option<KeptResult>) {
     let bytes: usize = parts
@@ -167,23 +167,23 @@ pub(crate) fn cut(
             Part::Image(_) => 0,
         })
         .sum();
-    if bytes <= preview.saturating_add(1) {
+    let most = match bound {
+        // A token has at least one byte.
+        Bound::Bytes(most) | Bound::Tokens(most) => most,
+    };
+    if bytes <= most.saturating_add(1) {
         return (parts, None);
     }
     let text = text_of(&parts);
+    if bound.fits(&text) {
+        return (parts, None);
+    }
     let kept = head(&text, keep);
-    let shown = head(kept, preview);
-    let lost = match kept.len() < text.len() {
-        true => format!(" Only the first {} bytes were kept.", kept.len()),
-        false => String::new(),
+    let document = Document {
+        whole: text.len(),
+        ..Document::of(kept)
     };
-    let note = format!(
-        "{shown}\n\n[These are the first {} of {} bytes; the whole is the resource {uri}. To read on, call \
-         {READ_RESULT} with {{\"uri\": \"{uri}\", \"offset\": {}}}.{lost}]",
-        shown.len(),
-        text.len(),
-        shown.len(),
-    );
+    let shown = results::preview(&document, bound, Ok((&uri, None)));
     let result = KeptResult {
         uri,
         text: kept.into(),
@@ -193,73 +193,28 @@ pub(crate) fn cut(
         .into_iter()
         .filter(|part| matches!(part, Part::Image(_)));
     (
-        std::iter::once(Part::text(note)).chain(images).collect(),
+        std::iter::once(Part::text(shown)).chain(images).collect(),
         Some(result),
     )
 }
 
-pub(crate) fn read_schema(preview: usize) -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "uri": { "type": "string", "description": "The URI at the end of the shortened result" },
-            "offset": { "type": "integer", "minimum": 0, "description": "The offset of the first byte to read" },
-            "length": { "type": "integer", "minimum": 1, "maximum": preview.max(1), "description": "How many bytes" },
-        },
-        "required": ["uri"],
-        "additionalProperties": false,
-    })
-}
-
-/// The description of [`READ_RESULT`] for the model.
-pub(crate) const READ_DESCRIPTION: &str = "Reads more of a tool's result that was too long to be shown whole. The result contains its URI and the offset to continue at.";
-
-/// Implements [`READ_RESULT`]. `arguments` match its schema.
+/// Implements the tool [`results::READ_RESULT`]. `arguments` match its schema.
 ///
 /// # Errors
 /// The message for the model, if there is nothing to read.
-pub(crate) fn read(
-    kept: &[KeptResult],
-    arguments: &Value,
-    preview: usize,
-) -> Result<String, String> {
+pub(crate) fn read(kept: &[KeptResult], arguments: &Value, bound: Bound) -> Result<String, String> {
     let uri = arguments["uri"].as_str().unwrap_or_default();
-    let number = |name: &str| {
-        arguments[name]
-            .as_u64()
-            .map(|n| usize::try_from(n).unwrap_or(usize::MAX))
-    };
     let Some(result) = kept.iter().rev().find(|result| result.uri == uri) else {
         return Err(format!(
             "The result {uri} is not available: only the latest {} are kept. Call the tool again to get its result.",
             kept.len()
         ));
     };
-    let text = &*result.text;
-    let offset = number("offset").unwrap_or(0);
-    if offset >= text.len() {
-        return Err(format!(
-            "{uri} has {} bytes, so there is nothing at the offset {offset}.",
-            text.len()
-        ));
-    }
-    let start = text.floor_char_boundary(offset);
-    let length = number("length").unwrap_or(preview).min(preview).max(1);
-    let mut end = text.floor_char_boundary(start.saturating_add(length));
-    if end == start {
-        // Return at least one character, even if its encoding is longer than `length`.
-        end = text.ceil_char_boundary(start + 1);
-    }
-    let rest = match end < text.len() {
-        true => format!("to read on, use the offset {end}"),
-        false if text.len() < result.whole => "the rest was not kept".to_owned(),
-        false => "this is the end".to_owned(),
+    let document = Document {
+        whole: result.whole,
+        ..Document::of(&result.text)
     };
-    Ok(format!(
-        "{}\n\n[bytes {start} to {end} of {}; {rest}]",
-        &text[start..end],
-        result.whole
-    ))
+    results::read(&document, arguments, bound)
 }
 
 #[cfg(test)]
@@ -267,6 +222,7 @@ mod tests {
     use super::*;
     use crate::message::Image;
     use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use serde_json::json;
 
     fn check(result: &Value, expect: &[Part]) {
         let parts = parts(&Raw::of(result)).expect("a result");
@@ -330,7 +286,7 @@ mod tests {
         let (shown, kept) = cut(
             vec![Part::text(text.as_str())],
             "u".to_owned(),
-            1001,
+            Bound::Bytes(1001),
             1 << 20,
         );
         let kept = [kept.expect("a long one")];
@@ -345,31 +301,55 @@ mod tests {
                 break;
             }
             let arguments = json!({ "uri": "u", "offset": whole.len() });
-            let more = read(&kept, &arguments, 1001).expect("more");
+            let more = read(&kept, &arguments, Bound::Bytes(1001)).expect("more");
             whole.push_str(more.rsplit_once("\n\n[").expect("a note").0);
         }
         assert_eq!(whole, text);
         let past = json!({ "uri": "u", "offset": text.len() });
-        assert!(read(&kept, &past, 1001).is_err());
-        let unknown = read(&kept, &json!({ "uri": "v" }), 1001).expect_err("unknown");
+        assert!(read(&kept, &past, Bound::Bytes(1001)).is_err());
+        let unknown = read(&kept, &json!({ "uri": "v" }), Bound::Bytes(1001)).expect_err("unknown");
         assert!(unknown.contains("v is not available"), "{unknown}");
         // The offset is inside a character, and the length is below one character.
         let tiny = json!({ "uri": "u", "offset": 2, "length": 1 });
-        assert!(read(&kept, &tiny, 1001).expect("a piece").starts_with('é'));
+        let piece = read(&kept, &tiny, Bound::Bytes(1001)).expect("a piece");
+        assert!(piece.starts_with('é'), "{piece}");
     }
 
     #[test]
     fn what_is_too_long_to_be_kept_says_so() {
-        let (shown, kept) = cut(vec![Part::text("x".repeat(100))], "u".to_owned(), 10, 50);
+        let ten = Bound::Bytes(10);
+        let (shown, kept) = cut(vec![Part::text("x".repeat(100))], "u".to_owned(), ten, 50);
         assert!(text_of(&shown).contains("Only the first 50 bytes were kept"));
         let kept = kept.expect("a long one");
         assert_eq!((kept.text.len(), kept.whole), (50, 100));
-        let end = read(&[kept], &json!({ "uri": "u", "offset": 40 }), 10).expect("the end");
+        let end = read(&[kept], &json!({ "uri": "u", "offset": 40 }), ten).expect("the end");
         assert!(
             end.ends_with("[bytes 40 to 50 of 100; the rest was not kept]"),
             "{end}"
         );
-        let (short, none) = cut(vec![Part::text("x".repeat(10))], "u".to_owned(), 10, 50);
+        let (short, none) = cut(vec![Part::text("x".repeat(10))], "u".to_owned(), ten, 50);
         assert_eq!((short, none), (vec![Part::text("x".repeat(10))], None));
+    }
+
+    /// Conversations that an earlier version stored have other URIs.
+    #[test]
+    fn a_result_of_an_earlier_version_can_be_read() {
+        let stored = r#"{"uri":"toolwharf-result://0/t1","text":"{\"a\":[1,2]}","whole":11}"#;
+        let kept = [serde_json::from_str::<KeptResult>(stored).expect("a result")];
+        let arguments = json!({ "uri": "toolwharf-result://0/t1", "path": "a[1]" });
+        let read = read(&kept, &arguments, Bound::Bytes(1001)).expect("a value");
+        assert_eq!(read, "2\n\n[bytes 0 to 1 of 1; this is the end]");
+    }
+
+    #[test]
+    fn a_bound_in_tokens_includes_the_note() {
+        let bound = Bound::Tokens(300);
+        let text = "a word and ".repeat(200);
+        let (shown, kept) = cut(vec![Part::text(&*text)], "u".to_owned(), bound, 1 << 20);
+        assert!(bound.fits(&text_of(&shown)) && kept.is_some(), "{shown:?}");
+        // More bytes than the bound has tokens, but not more tokens.
+        let text = "a word and ".repeat(50);
+        let (shown, kept) = cut(vec![Part::text(&*text)], "u".to_owned(), bound, 1 << 20);
+        assert_eq!((shown, kept), (vec![Part::text(&*text)], None));
     }
 }

@@ -56,12 +56,16 @@ pub struct Offer {
     pub tools: Vec<ServerTool>,
     /// Servers whose tools are missing.
     pub missing: Vec<Missing>,
+    /// The tokens of a result that the model sees at once. `None`: as in [`crate::Config`].
+    pub max_result_tokens: Option<usize>,
 }
 
 impl From<Vec<ServerTool>> for Offer {
     fn from(tools: Vec<ServerTool>) -> Self {
-        let missing = Vec::new();
-        Self { tools, missing }
+        Self {
+            tools,
+            ..Self::default()
+        }
     }
 }
 

@@ -21,12 +21,17 @@ pub struct ToolNames {
     places: HashMap<ExposedName, usize>,
     warnings: Vec<String>,
     missing: Vec<Missing>,
+    max_result_tokens: Option<usize>,
 }
 
 impl ToolNames {
     /// Names the tools: servers in configuration order, then native tools.
     pub(crate) fn new(offer: Offer, native: &[Ready]) -> Self {
-        let Offer { tools, missing } = offer;
+        let Offer {
+            tools,
+            missing,
+            max_result_tokens,
+        } = offer;
         let mut servers: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
         let mut known: HashMap<(ServerName, NativeName), ServerTool> = HashMap::new();
         for tool in tools {
@@ -95,6 +100,7 @@ impl ToolNames {
             places,
             warnings,
             missing,
+            max_result_tokens,
         }
     }
 
@@ -113,6 +119,12 @@ impl ToolNames {
     #[must_use]
     pub fn missing(&self) -> &[Missing] {
         &self.missing
+    }
+
+    /// The tokens of a result that the model sees at once, if there is a bound.
+    #[must_use]
+    pub(crate) fn max_result_tokens(&self) -> Option<usize> {
+        self.max_result_tokens
     }
 
     /// Name conflicts, each as a sentence.

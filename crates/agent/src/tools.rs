@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
+use results::Bound;
 use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -16,7 +17,7 @@ use crate::{
     llm::Call,
     message::Part,
     native::Ready,
-    outcome::{self, READ_RESULT},
+    outcome,
     questions::{Asked, Questions},
     raw::Raw,
     servers::{Answers, ServerCall, Servers},
@@ -127,6 +128,12 @@ impl Tools<'_> {
         }
     }
 
+    /// The bound on what the model sees of a result at once.
+    pub(crate) fn bound(&self) -> Bound {
+        let most = self.registry.max_result_tokens();
+        most.map_or(Bound::Bytes(self.config.preview_bytes), Bound::Tokens)
+    }
+
     async fn call_server(&self, id: &str, mut call: ServerCall, has_app: bool) -> Called {
         let limit = self.config.tool_timeout;
         for _ in 0..MAX_QUESTION_ROUNDS {
@@ -214,8 +221,8 @@ impl Tools<'_> {
                 return (Called::error(text), CallStatus::ToolError);
             }
         };
-        if tool.name == READ_RESULT {
-            return match outcome::read(&self.kept, &arguments, self.config.preview_bytes) {
+        if tool.name == results::READ_RESULT {
+            return match outcome::read(&self.kept, &arguments, self.bound()) {
                 Ok(text) => {
                     let called = Called {
                         is_piece: true,

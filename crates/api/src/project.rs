@@ -29,6 +29,10 @@ pub struct Project {
     pub tools: Option<ToolMode>,
     /// Tools that lists contain in search mode, as `server/tool`.
     pub listed_tools: Vec<String>,
+    /// The tokens of a result above which clients get a preview. 0: no bound. `null`: the gateway's setting applies.
+    pub max_result_tokens: Option<usize>,
+    /// Whether JSON in the texts of results is written in fewer tokens. `null`: the gateway's setting applies.
+    pub compact_results: Option<bool>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Time,
     #[schema(value_type = String, format = DateTime)]
@@ -59,4 +63,10 @@ pub struct ProjectConfig {
     /// Tools that lists contain in search mode, as `server/tool`, in addition to the gateway's.
     #[schema(max_items = 1000)]
     pub listed_tools: Vec<String>,
+    /// The tokens of a result above which clients get a preview: at least 250, or 0 for no bound. The default is the gateway's
+    /// setting.
+    #[schema(maximum = 10_000_000)]
+    pub max_result_tokens: Option<usize>,
+    /// Whether JSON in the texts of results is written in fewer tokens. The default is the gateway's setting.
+    pub compact_results: Option<bool>,
 }

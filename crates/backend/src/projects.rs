@@ -418,6 +418,13 @@ impl Projects {
         let listed = listed.into_iter().flatten().filter_map(Value::as_str);
         let listed = listed.filter_map(|tool| ToolRef::parse(tool).ok());
         view.listed_tools.extend(listed);
+        let tokens = row.settings.get("max_result_tokens");
+        if let Some(tokens) = tokens.and_then(Value::as_u64) {
+            view.max_result_tokens = usize::try_from(tokens).ok();
+        }
+        if let Some(compact) = row.settings.get("compact_results").and_then(Value::as_bool) {
+            view.compact_results = Some(compact);
+        }
         view
     }
 

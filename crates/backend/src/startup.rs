@@ -509,6 +509,9 @@ pub async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Replica>)
         if let Err(error) = store.recording_prune().await {
             tracing::warn!("cannot remove recordings that have ended: {error}");
         }
+        if let Err(error) = prune_results(store).await {
+            tracing::warn!("cannot remove results that have expired: {error}");
+        }
         let Some(age) = gateway.settings().audit.retention else {
             continue;
         };
@@ -517,6 +520,12 @@ pub async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Replica>)
             tracing::warn!("cannot remove old records: {error}");
         }
     }
+}
+
+/// Removes expired results in small steps.
+async fn prune_results(store: &Store) -> store::Result<()> {
+    while store.result_prune().await? > 0 {}
+    Ok(())
 }
 
 /// Removes older records in small steps.

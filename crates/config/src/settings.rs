@@ -23,8 +23,8 @@ use std::{
 
 use model::{
     AuditBodies, BackupSettings, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat,
-    NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings,
-    StartPolicy, SwarmSettings, TlsSettings, ToolMode, ToolRef, naming,
+    NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider, ResultSettings, RunBy,
+    ServerName, Settings, StartPolicy, SwarmSettings, TlsSettings, ToolMode, ToolRef, naming,
 };
 use toml::{
     Spanned,
@@ -105,6 +105,12 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     let model = root.text("search_model", must, |text| Path::new(text).is_absolute());
     settings.search_model = model.map(Into::into);
     root.flag("code", &mut settings.code);
+    let max_result_tokens = result_tokens(&mut root);
+    set(&mut settings.max_result_tokens, max_result_tokens);
+    root.flag("compact_results", &mut settings.compact_results);
+    if let Some(table) = root.table("results") {
+        results(table, &mut settings.results);
+    }
     let pinning = root.word("tool_pinning", Pinning::WORDS);
     set(&mut settings.pinning, pinning);
     root.flag("require_key", &mut settings.require_key);
@@ -545,7 +551,31 @@ fn project(
     view.tools = table.word("tools", ToolMode::WORDS);
     view.listed_tools = tools(&mut table, "listed_tools");
     view.code = table.value("code", "`true` or `false`", |value| value.as_bool());
+    view.max_result_tokens = result_tokens(&mut table);
+    view.compact_results = table.value("compact_results", "`true` or `false`", |value| {
+        value.as_bool()
+    });
     settings.projects.insert(id, view);
+}
+
+fn result_tokens(table: &mut Table<'_, '_>) -> Option<usize> {
+    table.value("max_result_tokens", Settings::RESULT_BOUNDS, |value| {
+        integer(value).filter(|tokens| Settings::is_result_bound(*tokens))
+    })
+}
+
+fn results(mut table: Table<'_, '_>, results: &mut ResultSettings) {
+    table.time("keep", &mut results.keep);
+    for (key, slot) in [
+        ("max_bytes", &mut results.max_bytes),
+        ("max_total_bytes", &mut results.max_total_bytes),
+    ] {
+        let must = r#"a number of bytes or a size from 1KiB to 1TiB, such as "64MiB""#;
+        let bytes = table.value(key, must, |value| {
+            size(value).filter(|bytes| (1 << 10..=1 << 40).contains(bytes))
+        });
+        set(slot, bytes);
+    }
 }
 
 fn tools(table: &mut Table<'_, '_>, key: &'static str) -> BTreeSet<ToolRef> {

@@ -32,6 +32,6 @@ pub use self::{
     search::{FieldScores, Hit, Query, search},
     segment::{Segment, Server, Tool},
     signature::signature,
-    tokens::tokens,
+    tokens::{beginning, has_at_most, tokens},
     vector::Vector,
 };

@@ -7,9 +7,48 @@
 /// of characters that are not ASCII. Over the 527 definitions in `data/`, the sum is within 1 % of that of `o200k_base` and
 /// of `cl100k_base`; nine of ten single definitions are between 5 % below and 12 % above.
 pub fn tokens(text: &[u8]) -> usize {
-    let mut tokens = 0;
-    let mut rest = text;
-    while let Some(&first) = rest.first() {
+    runs(text).map(|run| run.tokens).sum()
+}
+
+/// Returns whether [`tokens`] of the text are at most `most`. Reads only as much of the text as it needs to know that.
+pub fn has_at_most(text: &[u8], most: usize) -> bool {
+    // A token has at least one byte.
+    if text.len() <= most {
+        return true;
+    }
+    let mut left = most;
+    runs(text).all(|run| match left.checked_sub(run.tokens) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    })
+}
+
+/// The length, in bytes, of the longest beginning of the text with at most `most` tokens. It may end within a character.
+pub fn beginning(text: &[u8], most: usize) -> usize {
+    let (mut left, mut end) = (most, 0);
+    for run in runs(text) {
+        if run.tokens > left {
+            return end + left.saturating_mul(run.per_token).min(run.bytes);
+        }
+        left -= run.tokens;
+        end += run.bytes;
+    }
+    end
+}
+
+/// Neighbouring characters of one kind.
+struct Run {
+    bytes: usize,
+    per_token: usize,
+    tokens: usize,
+}
+
+fn runs(mut rest: &[u8]) -> impl Iterator<Item = Run> {
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
         let (kind, per_token) = match first {
             b'a'..=b'z' | b'A'..=b'Z' => (Kind::Letter, 10),
             b'0'..=b'9' => (Kind::Digit, 3),
@@ -17,17 +56,24 @@ pub fn tokens(text: &[u8]) -> usize {
             b' ' | b'\t' | b'\r' | b'\n' => (Kind::Space, 16),
             _ => (Kind::Mark, 4),
         };
-        let run = rest
+        let bytes = rest
             .iter()
             .take_while(|byte| Kind::of(**byte) == kind)
             .count();
+        rest = &rest[bytes..];
         // A single space belongs to the next word.
-        if kind != Kind::Space || run > 1 {
-            tokens += run.div_ceil(per_token);
-        }
-        rest = &rest[run..];
-    }
-    tokens
+        let is_free = kind == Kind::Space && bytes == 1;
+        let tokens = if is_free {
+            0
+        } else {
+            bytes.div_ceil(per_token)
+        };
+        Some(Run {
+            bytes,
+            per_token,
+            tokens,
+        })
+    })
 }
 
 #[derive(PartialEq, Eq)]
@@ -53,7 +99,7 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
-    use super::tokens;
+    use super::{beginning, has_at_most, tokens};
 
     /// Texts with their number of tokens in `o200k_base`, and how far the estimate may be from it.
     const COUNTED: &[(usize, usize, &str)] = &[
@@ -85,6 +131,19 @@ mod tests {
                 estimate.abs_diff(*counted) <= *error,
                 "{estimate} for {counted}: {text}"
             );
+        }
+    }
+    #[test]
+    fn a_beginning_has_the_tokens_asked_for() {
+        for (_, _, text) in COUNTED {
+            let text = text.as_bytes();
+            let all = tokens(text);
+            for most in 0..all + 3 {
+                assert_eq!(has_at_most(text, most), all <= most, "{most} of {all}");
+                let end = beginning(text, most);
+                assert_eq!(end == text.len(), all <= most, "{most} of {all}");
+                assert!(tokens(&text[..end]) <= most, "{most} of {all}");
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod find;
 pub(crate) mod relay;
+pub(crate) mod results;
 pub(crate) mod skills;
 mod steps;
 pub(crate) mod task_requests;

@@ -39,6 +39,8 @@ pub struct Caller {
     pub run: Option<Arc<str>>,
     /// The recorded call that this call repeats.
     pub replay_of: Option<Arc<str>>,
+    /// True: long results are not replaced by previews, because the caller shortens them itself.
+    pub wants_whole: bool,
 }
 
 impl Caller {
@@ -58,6 +60,7 @@ impl Caller {
             timeout: None,
             run: None,
             replay_of: None,
+            wants_whole: false,
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{
     call::{
         find,
         relay::{Target, relay, routed_span, sign_in, sign_in_tool, string_at},
-        skills, task_requests,
+        results, skills, task_requests,
     },
     client_state::hub::{Filter, Listener, Registration},
     exchange::{Answer, Caller},
@@ -390,7 +390,7 @@ impl Gateway {
             None => frame,
             Some(Finder::Call) => {
                 let depth = self.shared.fleet().settings.limits.max_depth;
-                match find::inner(frame, depth) {
+                match find::inner(&view, frame, depth) {
                     Ok(call) => inner = call,
                     Err(why) => return Ok(find::failed(caller, frame, &why)),
                 }
@@ -398,6 +398,9 @@ impl Gateway {
                 &inner
             }
             Some(Finder::Code) => return Ok(self.run_code(view, caller, frame).await),
+            Some(Finder::Read) => {
+                return Ok(Box::pin(results::read(&self.shared, &view, caller, frame)).await);
+            }
             Some(finder) => {
                 let view = match view.is_settled() {
                     true => view,
@@ -450,7 +453,7 @@ impl Gateway {
                         RpcError::new(error::HEADER_MISMATCH, format!("Header mismatch: {why}"))
                     })?;
                 }
-                Ok(relay(&self.shared, caller, frame, target).await)
+                Ok(results::call(&self.shared, &view, caller, frame, target).await)
             }
             method::TOOLS_LIST
             | method::PROMPTS_LIST
@@ -474,6 +477,10 @@ impl Gateway {
                 Ok(relay(&self.shared, caller, frame, target).await)
             }
             method::RESOURCES_READ => {
+                if let Some(uri) = results::asked(&view, frame) {
+                    let reading = results::resource(&self.shared, &view, caller, frame, &uri);
+                    return Box::pin(reading).await;
+                }
                 let target = self.resource_target(caller, &view, frame)?;
                 let is_view = |uri: &String| uri.starts_with("ui://");
                 if view.has_views() && target.name.as_ref().is_some_and(is_view) {

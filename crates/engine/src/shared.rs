@@ -19,7 +19,7 @@ use records::{
     event_log::EventLog,
 };
 use store::{Store, Time};
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -44,6 +44,9 @@ use crate::{
 
 /// Time for the removal of a container after its `SIGKILL`. On a busy machine, it takes seconds.
 pub(crate) const REMOVAL_TIME: Duration = Duration::from_secs(5);
+
+/// Long results that are read at the same time. Each takes memory for its whole text.
+const MAX_READS: usize = 4;
 
 pub(crate) struct Shared {
     pub(crate) connect: Arc<dyn Connect>,
@@ -70,6 +73,8 @@ pub(crate) struct Shared {
     /// Runs the code of models, in sandboxes.
     pub(crate) code: OnceLock<code::Runner>,
     pub(crate) store: Store,
+    /// Limits how many long results are in memory to be read.
+    pub(crate) reads: Semaphore,
     pub(crate) over: CancellationToken,
     /// Cancelled when shutdown begins. After that, nothing is launched.
     pub(crate) closing: CancellationToken,
@@ -107,6 +112,7 @@ impl Shared {
             recordings: ArcSwap::default(),
             memory: ServerCache::new(store.clone(), over.clone()),
             store,
+            reads: Semaphore::new(MAX_READS),
             connect,
             runtimes,
             logins,

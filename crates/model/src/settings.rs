@@ -44,6 +44,11 @@ pub struct Settings {
     pub search_model: Option<PathBuf>,
     /// True: clients may run code that calls tools.
     pub code: bool,
+    /// The length of a tool's result, in tokens, above which clients get a preview. 0: no bound.
+    pub max_result_tokens: usize,
+    /// True: in the texts of results, JSON is written in fewer tokens.
+    pub compact_results: bool,
+    pub results: ResultSettings,
     pub pinning: Pinning,
     /// Additional `Origin` values that browsers may send. Exact match. Loopback origins are always allowed.
     pub allowed_origins: BTreeSet<String>,
@@ -92,6 +97,17 @@ pub struct Settings {
     pub console: Console,
     pub replicas: Replicas,
     pub projects: BTreeMap<ProjectId, ProjectView>,
+}
+
+/// The storage of long results, of which clients get a preview.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultSettings {
+    /// The time for which a result can be read.
+    pub keep: Duration,
+    /// Maximum bytes of the stored results of one caller in one project. Its oldest ones are removed.
+    pub max_bytes: usize,
+    /// Maximum bytes of all stored results.
+    pub max_total_bytes: usize,
 }
 
 /// The files of a listener's certificate. Both are absolute paths of PEM files, and may be symbolic links.
@@ -362,10 +378,24 @@ pub struct ProjectView {
     pub listed_tools: BTreeSet<ToolRef>,
     /// Overrides [`Settings::code`].
     pub code: Option<bool>,
+    /// Overrides [`Settings::max_result_tokens`].
+    pub max_result_tokens: Option<usize>,
+    /// Overrides [`Settings::compact_results`].
+    pub compact_results: Option<bool>,
 }
 
 impl Settings {
     pub const DEFAULT_LISTEN: &'static str = "127.0.0.1:6280";
+    /// The valid values of [`Settings::max_result_tokens`].
+    pub const RESULT_BOUNDS: &'static str =
+        "a whole number of tokens from 250 to 10000000, or 0 for no bound";
+
+    /// Returns whether this is a valid value of [`Settings::max_result_tokens`]. A smaller bound would leave no room beside
+    /// the note of a preview.
+    #[must_use]
+    pub fn is_result_bound(tokens: usize) -> bool {
+        matches!(tokens, 0 | 250..=10_000_000)
+    }
 }
 
 impl Default for Settings {
@@ -380,6 +410,9 @@ impl Default for Settings {
             search_above: 10_000,
             search_model: None,
             code: false,
+            max_result_tokens: 0,
+            compact_results: false,
+            results: ResultSettings::default(),
             pinning: Pinning::default(),
             allowed_origins: BTreeSet::new(),
             allowed_hosts: BTreeSet::new(),
@@ -513,6 +546,16 @@ impl Default for Audit {
             bodies: AuditBodies::default(),
             errors: true,
             retention: Some(Duration::from_secs(90 * 24 * 60 * 60)),
+        }
+    }
+}
+
+impl Default for ResultSettings {
+    fn default() -> Self {
+        Self {
+            keep: Duration::from_secs(60 * 60),
+            max_bytes: 64 * 1024 * 1024,
+            max_total_bytes: 1024 * 1024 * 1024,
         }
     }
 }

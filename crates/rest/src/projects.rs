@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use model::{NamingPolicy, StartPolicy, ToolMode, ToolRef};
+use model::{NamingPolicy, Settings, StartPolicy, ToolMode, ToolRef};
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::{NewProject, ProjectRow};
@@ -26,13 +26,19 @@ const START: &str = "start";
 const TOOLS: &str = "tools";
 /// The key of the tools that lists contain in search mode.
 const LISTED_TOOLS: &str = "listed_tools";
+const MAX_RESULT_TOKENS: &str = "max_result_tokens";
+const COMPACT_RESULTS: &str = "compact_results";
 const MAX_LISTED_TOOLS: usize = 1000;
 
 fn to_api(row: ProjectRow) -> Project {
     let word = |key: &str| row.settings.get(key).and_then(Value::as_str);
     let listed = row.settings.get(LISTED_TOOLS).and_then(Value::as_array);
     let listed = listed.into_iter().flatten().filter_map(Value::as_str);
+    let tokens = row.settings.get(MAX_RESULT_TOKENS).and_then(Value::as_u64);
+    let compact = row.settings.get(COMPACT_RESULTS);
     Project {
+        max_result_tokens: tokens.and_then(|tokens| usize::try_from(tokens).ok()),
+        compact_results: compact.and_then(Value::as_bool),
         tools: word(TOOLS).and_then(|word| word.parse().ok()),
         listed_tools: listed.map(str::to_owned).collect(),
         naming: word(NAMING).and_then(|word| word.parse().ok()),
@@ -54,7 +60,9 @@ fn tag_of(project: &Project) -> String {
         project.naming,
         project.start,
         project.tools,
-        project.listed_tools
+        project.listed_tools,
+        project.max_result_tokens,
+        project.compact_results
     ]))
 }
 
@@ -105,6 +113,12 @@ pub(super) async fn save(
             Problem::field(400, &format!("/listed_tools/{at}"), error.to_string())
         })?;
     }
+    if let Some(tokens) = config.max_result_tokens
+        && !Settings::is_result_bound(tokens)
+    {
+        let what = format!("must be {}", Settings::RESULT_BOUNDS);
+        return Err(Problem::field(400, "/max_result_tokens", what));
+    }
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
     let before = found(store.project_get(&id).await)?;
@@ -122,6 +136,16 @@ pub(super) async fn save(
         for (key, word) in words {
             match word {
                 Some(word) => settings.insert(key.to_owned(), word.into()),
+                None => settings.remove(key),
+            };
+        }
+        let values = [
+            (MAX_RESULT_TOKENS, config.max_result_tokens.map(Value::from)),
+            (COMPACT_RESULTS, config.compact_results.map(Value::from)),
+        ];
+        for (key, value) in values {
+            match value {
+                Some(value) => settings.insert(key.to_owned(), value),
                 None => settings.remove(key),
             };
         }

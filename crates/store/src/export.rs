@@ -3,8 +3,8 @@
 //! On SQLite, the copy is a file (`VACUUM INTO`, one read transaction, during which others can write). On Postgres, it is
 //! the text form of `COPY` for each table, read in one transaction with the isolation level `REPEATABLE READ`.
 //!
-//! Left out on Postgres: rows that belong to running gateways (replicas, leases, change notes), and the list of
-//! histories, because a restored database begins a new one.
+//! Left out on Postgres: rows that belong to running gateways (replicas, leases, change notes), long results, which are
+//! kept for a short time, and the list of histories, because a restored database begins a new one.
 
 use std::{
     collections::BTreeMap,
@@ -38,11 +38,12 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that a SQLite file may be locked by another process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Tables of Postgres that a backup does not contain.
-const LEFT_OUT: [&str; 5] = [
+const LEFT_OUT: [&str; 6] = [
     "schema_migrations",
     "toolwharf_changes",
     "toolwharf_leases",
     "toolwharf_replicas",
+    "toolwharf_results",
     "toolwharf_timelines",
 ];
 /// Makes the text form of all values independent of the settings of the server.

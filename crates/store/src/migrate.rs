@@ -70,6 +70,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0020_keys_and_callers" 12,
     "0021_secrets" 12,
     "0022_backups" 12,
+    "0023_results" 12,
 ];
 
 /// The first version whose migration records `needs`.

@@ -13,10 +13,11 @@ export const TOOL_LISTS: [value: NonNullable<Project["tools"]>, label: string][]
 ];
 
 /** Returns a function that changes settings of a project. The others keep their values. */
-export function useProjectChange({ id, name, description, enabled, naming, start, tools, listed_tools }: Project) {
+export function useProjectChange({ id, name, description, enabled, naming, start, tools, listed_tools, max_result_tokens, compact_results }: Project) {
   const client = useQueryClient();
   return async (changes: Partial<Schemas["ProjectConfig"]>) => {
-    const body = { name, description, enabled, naming, start, tools, listed_tools, ...changes } as Schemas["ProjectConfig"];
+    const kept = { name, description, enabled, naming, start, tools, listed_tools, max_result_tokens, compact_results };
+    const body = { ...kept, ...changes } as Schemas["ProjectConfig"];
     await ok(api.PUT("/api/v1/projects/{project}", { params: { path: { project: id } }, body }));
     await Promise.all(["projects", "tools"].map((noun) => client.invalidateQueries({ queryKey: [noun] })));
   };

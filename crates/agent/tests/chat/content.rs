@@ -52,10 +52,10 @@ async fn a_long_result_is_cut_and_can_be_read_on() {
         let long = long.clone();
         async move { Ok(text(&long)) }
     });
-    let uri = "toolwharf-result://0/t1";
+    let uri = "toolwharf://results/0/t1";
     let read = |id, arguments| (id, "read_result", arguments);
     let part = json!({ "uri": uri, "offset": 20000, "length": 500 });
-    let other = json!({ "uri": "toolwharf-result://0/other" });
+    let other = json!({ "uri": "toolwharf://results/0/other" });
     let before = json!({ "uri": uri, "offset": -1 });
     let given = |part: &str| json!({ "tool_results": [{ "contains": part, "is_error": false }] });
     let refused = json!({ "tool_results": [

@@ -165,7 +165,13 @@ impl Servers for TestServers {
         let is_there = |tool: &ServerTool| missing.iter().all(|gone| gone.server != tool.server);
         let tools = self.tools.iter().map(|(tool, _)| tool.clone());
         let tools = tools.filter(is_there).collect();
-        Box::pin(async { Ok(Offer { tools, missing }) })
+        Box::pin(async {
+            Ok(Offer {
+                tools,
+                missing,
+                max_result_tokens: None,
+            })
+        })
     }
 
     fn starting(&self) -> Vec<ServerName> {

@@ -36,6 +36,13 @@ listed_tools = []
 # could call.
 code = false
 
+# Length of a tool's result, in tokens, above which clients get a preview, and the tool read_result that reads the rest.
+# 0: no bound.
+max_result_tokens = 0
+
+# Clients get JSON in the texts of results without `null` members and white space, and tables as CSV.
+compact_results = false
+
 # Origins of web pages that may send requests, in addition to loopback, such as
 # "https://app.example.com".
 allowed_origins = []
@@ -152,6 +159,12 @@ bodies = "digests"            # "digests" of arguments and results, or "full": t
 errors = true                 # stores the first KiB of error texts, without secrets, even with "digests"
 retention_days = 90           # 0 keeps records indefinitely
 
+[results]
+# Results of which clients got a preview, in the database.
+keep = "1h"                   # how long their callers can read them
+max_bytes = "64MiB"           # of one caller in one project; a new result replaces its oldest ones
+max_total_bytes = "1GiB"      # of all callers
+
 [backup]
 # Backups that the gateway makes by itself, without the master key: keep a copy of the key in another place.
 # folder = "/var/backups/toolwharf"   # default: no scheduled backups
@@ -245,4 +258,5 @@ format = "text"               # or "json"
 # disabled_tools = ["github/delete_repository"]
 # tools = "search"
 # listed_tools = ["github/create_issue"]
+# max_result_tokens = 5000
 "#;

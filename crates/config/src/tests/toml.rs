@@ -121,6 +121,38 @@ fn scheduled_backups() {
 }
 
 #[test]
+fn bounds_on_results() {
+    let settings = load(
+        "max_result_tokens = 5000\ncompact_results = true\n[results]\nkeep = \"2h\"\nmax_bytes = \"1MiB\"\n\
+         [projects.p]\nmax_result_tokens = 0\ncompact_results = false\n",
+    );
+    assert_eq!(
+        (settings.max_result_tokens, settings.compact_results),
+        (5_000, true)
+    );
+    let results = &settings.results;
+    assert_eq!(
+        (results.keep, results.max_bytes),
+        (Duration::from_secs(7_200), 1 << 20)
+    );
+    let view = settings.projects.values().next().unwrap();
+    assert_eq!(
+        (view.max_result_tokens, view.compact_results),
+        (Some(0), Some(false))
+    );
+    for (line, expect) in [
+        ("max_result_tokens = 249", "from 250 to 10000000, or 0"),
+        ("max_result_tokens = -1", "invalid `max_result_tokens`"),
+        ("compact_results = 1", "invalid `compact_results`"),
+        ("[results]\nmax_bytes = 10", "invalid `max_bytes`"),
+        ("[results]\nkept = \"1h\"", "did you mean `keep`"),
+    ] {
+        let errors = errors("t.toml", &format!("{line}\n"));
+        assert!(errors.contains(expect), "{errors}");
+    }
+}
+
+#[test]
 fn tls_needs_both_files() {
     let tls = load("[tls]\ncert = \"/c.pem\"\nkey = \"/k.pem\"\n")
         .tls

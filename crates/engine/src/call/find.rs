@@ -40,6 +40,10 @@ pub(crate) fn asked(view: &View, frame: &Frame) -> Option<Finder> {
     let finder = Finder::named(&frame.param_string(Param::Name)?)?;
     let is_listed = match finder {
         Finder::Code => view.runs_code(),
+        Finder::Read => {
+            view.max_result_tokens()?;
+            true
+        }
         _ => view.is_search(),
     };
     (is_listed || !view.has_tool(finder.name())).then_some(finder)
@@ -49,7 +53,7 @@ pub(crate) fn asked(view: &View, frame: &Frame) -> Option<Finder> {
 ///
 /// # Errors
 /// An argument is missing or wrong.
-pub(crate) fn inner(frame: &Frame, max_depth: usize) -> Result<Frame, String> {
+pub(crate) fn inner(view: &View, frame: &Frame, max_depth: usize) -> Result<Frame, String> {
     let text = frame.text();
     let (outer, own) = (frame.param(Param::Name), frame.param(Param::Arguments));
     let usage = "call_tool needs `name`, the name of a tool, and `arguments`, an object";
@@ -67,7 +71,8 @@ pub(crate) fn inner(frame: &Frame, max_depth: usize) -> Result<Frame, String> {
         Some(_) => return Err(usage.to_owned()),
     };
     let called = json::as_string(&text[name.clone()]).unwrap_or_default();
-    if let Some(finder) = Finder::named(&called) {
+    let is_there = |finder: &Finder| *finder != Finder::Read || view.max_result_tokens().is_some();
+    if let Some(finder) = Finder::named(&called).filter(is_there) {
         let name = finder.name();
         return Err(format!("call_tool cannot call `{name}`: call it directly"));
     }

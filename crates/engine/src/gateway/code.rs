@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     Gateway,
+    call::results,
     exchange::{Answer, Caller},
     shared::Shared,
     views::{finders::Finder, view::View},
@@ -106,7 +107,8 @@ impl Gateway {
                 Ok(report) => (report.text, report.error.is_some()),
                 Err(why) => (why, true),
             };
-            Answer::of_tool(frame, caller.era, &text, is_error)
+            let answer = Answer::of_tool(frame, caller.era, &text, is_error);
+            results::of_own(&self.shared, &view, caller, frame, answer).await
         })
     }
 
@@ -144,6 +146,7 @@ impl Gateway {
             timeout: caller.timeout,
             run,
             replay_of: None,
+            wants_whole: true,
         };
         let request = Request {
             code,

@@ -88,6 +88,41 @@ impl View {
         self.base.tool_list.code
     }
 
+    /// The number of tokens of a result above which clients get a preview. `None`: no bound.
+    #[must_use]
+    pub fn max_result_tokens(&self) -> Option<usize> {
+        let most = self.base.tool_list.max_result_tokens;
+        (most > 0).then_some(most)
+    }
+
+    /// Returns whether clients get results in fewer tokens.
+    pub(crate) fn compacts_results(&self) -> bool {
+        self.base.tool_list.compact_results
+    }
+
+    /// Returns whether a tool of the gateway in the lists of clients has this name.
+    pub(super) fn has_own(&self, name: &str) -> bool {
+        Finder::named(name).is_some_and(|finder| match finder {
+            Finder::Code => self.runs_code(),
+            Finder::Read => self.max_result_tokens().is_some(),
+            Finder::Search | Finder::Describe | Finder::Call => self.is_search(),
+        })
+    }
+
+    /// Returns whether the lists of clients have tools of the gateway.
+    pub(super) fn has_own_tools(&self) -> bool {
+        self.is_search() || self.runs_code() || self.max_result_tokens().is_some()
+    }
+
+    /// The tool that a call of this name reaches.
+    pub(crate) fn called_tool(&self, name: &str) -> Option<&Entry> {
+        let route = self.tool(name).ok()?;
+        let mut entries = self.entries(ListKind::Tools);
+        entries.find(|entry| {
+            Arc::ptr_eq(&entry.server, &route.server) && entry.item.native == route.native
+        })
+    }
+
     /// The tools that code may call, under their names in code.
     pub(crate) fn code_tools(&self) -> &[code::Declared] {
         let named = || {
@@ -162,7 +197,8 @@ impl View {
         }
         let code = self.runs_code();
         let finders = Finder::OF_SEARCH.into_iter().filter(|_| is_search);
-        let finders = finders.chain(code.then_some(Finder::Code));
+        let reads = self.max_result_tokens().map(|_| Finder::Read);
+        let finders = finders.chain(code.then_some(Finder::Code)).chain(reads);
         let definitions = finders.map(|finder| finder.definition(&servers, code).into());
         definitions.collect()
     }
@@ -206,7 +242,7 @@ impl View {
 
     /// The list of search mode, whatever the mode is.
     fn render_search(&self) -> Bytes {
-        let finders = self.finders_of(true);
+        let finders = Some(self.finders_of(true));
         self.render(ListKind::Tools, Era::Legacy, finders, |entry| {
             self.is_listed(entry)
         })
@@ -253,6 +289,6 @@ impl View {
 
     /// A tool's definition as in a complete list.
     pub(crate) fn described(&self, entry: &Entry, era: Era) -> Bytes {
-        self.render_item(ListKind::Tools, entry, era)
+        self.render_item(ListKind::Tools, entry, era, true)
     }
 }

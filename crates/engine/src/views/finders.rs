@@ -1,4 +1,4 @@
-//! The gateway's own tools: those of search mode and of code mode, and the other tools in a list.
+//! The gateway's own tools: those of search mode, of code mode and for long results, and the other tools in a list.
 //!
 //! The list has the three tools of [`Finder`], the tools chosen by the setting `listed_tools`, and those that sign in to
 //! servers. Every other tool stays callable by its name.
@@ -19,6 +19,10 @@ pub(crate) struct ToolList {
     pub(crate) search_above: usize,
     /// True: the lists have `run_code`.
     pub(crate) code: bool,
+    /// Clients get previews of results with more tokens, and lists have `read_result`. 0: no bound.
+    pub(crate) max_result_tokens: usize,
+    /// True: JSON in the texts of results is written in fewer tokens.
+    pub(crate) compact_results: bool,
 }
 
 /// A tool of the gateway through which models reach the tools of servers.
@@ -29,10 +33,18 @@ pub(crate) enum Finder {
     Call,
     /// Runs code that calls tools.
     Code,
+    /// Reads parts of long results.
+    Read,
 }
 
 impl Finder {
-    const ALL: [Self; 4] = [Self::Search, Self::Describe, Self::Call, Self::Code];
+    const ALL: [Self; 5] = [
+        Self::Search,
+        Self::Describe,
+        Self::Call,
+        Self::Code,
+        Self::Read,
+    ];
     /// Those of search mode.
     pub(crate) const OF_SEARCH: [Self; 3] = [Self::Search, Self::Describe, Self::Call];
 
@@ -42,6 +54,7 @@ impl Finder {
             Self::Describe => "describe_tools",
             Self::Call => "call_tool",
             Self::Code => "run_code",
+            Self::Read => results::READ_RESULT,
         }
     }
 
@@ -77,6 +90,7 @@ impl Finder {
             Self::Call => format!(
                 r#"{{"name":"{name}","title":"Call a tool","description":"Calls a tool that search_tools found, and returns its result.","inputSchema":{{"type":"object","properties":{{"name":{{"type":"string"}},"arguments":{{"type":"object","description":"The tool's arguments"}}}},"required":["name"]}}}}"#
             ),
+            Self::Read => results::definition().to_string(),
             Self::Code => {
                 let description = quote(&format!(
                     "Runs code that calls tools, for tasks with several calls. {} `await call(\"name\", {{…}})` calls a tool by its \

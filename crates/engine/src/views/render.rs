@@ -26,12 +26,13 @@ const ALWAYS_LOAD_KEY: &str = "anthropic/alwaysLoad";
 const LIST_TTL_MS: u64 = 60_000;
 
 impl View {
-    /// A list as JSON text: the definitions in `own`, and the items for which `shows` returns true.
+    /// A list as JSON text: the items for which `shows` returns true. A list of tools for clients has the gateway's tools in
+    /// `own`.
     pub(super) fn render(
         &self,
         kind: ListKind,
         era: Era,
-        own: Vec<Bytes>,
+        own: Option<Vec<Bytes>>,
         shows: impl Fn(&Entry) -> bool,
     ) -> Bytes {
         let mut out = BytesMut::new();
@@ -48,10 +49,11 @@ impl View {
         }
         out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
         let shown = self.entries(kind).filter(|entry| shows(entry));
-        let shown = shown.map(|entry| self.render_item(kind, entry, era));
+        let is_for_clients = own.is_some();
+        let shown = shown.map(|entry| self.render_item(kind, entry, era, is_for_clients));
         let nameless = self.nameless[kind as usize].iter().cloned();
         let sign_ins = self.sign_ins().iter().filter(|_| kind == ListKind::Tools);
-        let own = own.into_iter();
+        let own = own.into_iter().flatten();
         let texts = own.chain(shown).chain(nameless).chain(sign_ins.cloned());
         for (at, text) in texts.enumerate() {
             if at > 0 {
@@ -66,12 +68,18 @@ impl View {
     /// The list of tools with the gateway's own. In search mode, most others are missing.
     pub(super) fn render_for_clients(&self, era: Era) -> Bytes {
         let is_whole = !self.is_search();
-        self.render(ListKind::Tools, era, self.finders(), |entry| {
+        self.render(ListKind::Tools, era, Some(self.finders()), |entry| {
             is_whole || self.is_listed(entry)
         })
     }
 
-    pub(super) fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
+    pub(super) fn render_item(
+        &self,
+        kind: ListKind,
+        entry: &Entry,
+        era: Era,
+        is_for_clients: bool,
+    ) -> Bytes {
         let fit = match self.is_single() {
             true => &entry.item.raw,
             false => entry.item.fit(era).unwrap_or(&entry.item.raw),
@@ -86,11 +94,25 @@ impl View {
         };
         let mut splice = Splice::new();
         let mut added: Vec<String> = Vec::new();
+        let is_tool_for_clients = is_for_clients && kind == ListKind::Tools;
+        let exposed: Cow<'_, str> = match is_tool_for_clients && self.has_own(&entry.exposed) {
+            // The name belongs to a tool of the gateway. With its server's name, each tool can be called.
+            true => format!("{}__{}", entry.server.label(&self.scope).0, entry.exposed).into(),
+            false => (&*entry.exposed).into(),
+        };
         if let Some(id) = object
             .find(kind.id_key())
-            .filter(|_| entry.exposed != entry.item.native)
+            .filter(|_| *exposed != *entry.item.native)
         {
-            splice.replace(id, quote(&entry.exposed).into_bytes());
+            splice.replace(id, quote(&exposed).into_bytes());
+        }
+        // A preview has no structured content, so the tool cannot promise any (0028).
+        if is_tool_for_clients
+            && self.max_result_tokens().is_some()
+            && !entry.has_app()
+            && let Some(schema) = object.find("outputSchema")
+        {
+            splice.remove(raw, &object.span(), &schema);
         }
         if let Some(description) = &entry.description {
             let text = quote(description);

@@ -80,6 +80,12 @@ impl Rules {
             code: project
                 .and_then(|project| project.code)
                 .unwrap_or(self.settings.code),
+            max_result_tokens: project
+                .and_then(|project| project.max_result_tokens)
+                .unwrap_or(self.settings.max_result_tokens),
+            compact_results: project
+                .and_then(|project| project.compact_results)
+                .unwrap_or(self.settings.compact_results),
         }
     }
 

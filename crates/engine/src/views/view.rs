@@ -306,7 +306,8 @@ impl View {
             && (kind != ListKind::Tools
                 || self.sign_ins() == now.sign_ins()
                     && self.base.tool_list.listed == now.base.tool_list.listed
-                    && self.runs_code() == now.runs_code());
+                    && self.runs_code() == now.runs_code()
+                    && self.max_result_tokens().is_some() == now.max_result_tokens().is_some());
         if same && self.has_servers_of(now) {
             let mut pairs = self.parts.iter().zip(&now.parts);
             return pairs
@@ -351,12 +352,12 @@ impl View {
     #[must_use]
     pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
         let slot = &self.lazy.rendered[kind as usize][usize::from(era == Era::Modern)];
-        slot.get_or_init(|| self.render(kind, era, Vec::new(), |_| true))
+        slot.get_or_init(|| self.render(kind, era, None, |_| true))
     }
 
     /// Like [`View::list`], with the tools that clients get.
     pub(crate) fn client_list(&self, kind: ListKind, era: Era) -> &Bytes {
-        if kind != ListKind::Tools || !self.is_search() && !self.runs_code() {
+        if kind != ListKind::Tools || !self.has_own_tools() {
             return self.list(kind, era);
         }
         let slot = &self.lazy.client_tools[usize::from(era == Era::Modern)];
@@ -366,7 +367,7 @@ impl View {
     /// Like [`View::list`] for tools, for a session with separate instances. For servers that have such an instance,
     /// the list contains only the tools that the instance lists.
     pub(crate) fn own_tools(&self, era: Era, own: &[(Arc<Server>, Names)]) -> Bytes {
-        self.render(ListKind::Tools, era, Vec::new(), |entry| {
+        self.render(ListKind::Tools, era, Some(self.finders()), |entry| {
             let mut own = own.iter();
             let own = own.find(|(server, _)| Arc::ptr_eq(server, &entry.server));
             own.is_none_or(|(_, names)| names.contains(&entry.item.native))

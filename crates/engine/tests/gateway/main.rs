@@ -22,5 +22,6 @@ mod lists;
 mod logs;
 mod names;
 mod recorded;
+mod results;
 mod scale;
 mod sign_ins;

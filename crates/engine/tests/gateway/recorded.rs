@@ -38,7 +38,7 @@ async fn statuses(world: &World) -> Vec<CallStatus> {
     calls.into_iter().map(|call| call.status).collect()
 }
 
-async fn up(world: &World, name: &str) {
+pub(crate) async fn up(world: &World, name: &str) {
     eventually("it runs", async || world.state(name) == "running").await;
 }
 

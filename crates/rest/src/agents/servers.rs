@@ -236,18 +236,23 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
 /// If a definition does not have the gateway's format.
 fn finders(view: &View) -> Result<Vec<ServerTool>, ServersError> {
     let unreadable = |error| ServersError(format!("a tool of the gateway cannot be read: {error}"));
-    let finders = view.finders().into_iter().map(|definition| {
+    let mut tools = Vec::new();
+    for definition in view.finders() {
         let item: Item = serde_json::from_slice(&definition).map_err(unreadable)?;
-        Ok(ServerTool {
+        // The agent has this tool itself, for the results in its conversation.
+        if item.name == agent::READ_RESULT {
+            continue;
+        }
+        tools.push(ServerTool {
             server: ServerName::parse(GATEWAY).expect("a valid name"),
             native: NativeName::new(&*item.name),
             description: item.description.into(),
             parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
             response: None,
             has_app: false,
-        })
-    });
-    finders.collect()
+        });
+    }
+    Ok(tools)
 }
 
 impl Servers for Ours {
@@ -302,7 +307,11 @@ impl Servers for Ours {
                 reason: one.reason.to_string(),
             });
             let missing = missing.collect();
-            Ok(Offer { tools, missing })
+            Ok(Offer {
+                tools,
+                missing,
+                max_result_tokens: view.max_result_tokens(),
+            })
         })
     }
 
@@ -365,6 +374,7 @@ impl Servers for Ours {
             };
             let caller = Caller {
                 may_use: true,
+                wants_whole: true,
                 run: call.run.map(|run| run.0),
                 ..caller
             };

@@ -18,5 +18,6 @@ mod recordings;
 mod registrations;
 mod registry;
 mod replicas;
+mod results;
 mod secrets;
 mod tools;

@@ -60,6 +60,12 @@ pub(super) struct AddArgs {
     /// A tool that lists contain in search mode, as SERVER/TOOL. Can be given several times. Replaces the previous ones.
     #[arg(long = "listed-tool", value_name = "TOOL")]
     listed_tools: Vec<String>,
+    /// The tokens of a result above which clients get a preview. 0: no bound.
+    #[arg(long, value_name = "TOKENS")]
+    max_result_tokens: Option<usize>,
+    /// Whether JSON in the texts of results is written in fewer tokens.
+    #[arg(long, value_name = "BOOL")]
+    compact_results: Option<bool>,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
@@ -112,6 +118,8 @@ async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
     config.naming = args.naming.or(config.naming);
     config.start = args.start.or(config.start);
     config.tools = args.tools.or(config.tools);
+    config.max_result_tokens = args.max_result_tokens.or(config.max_result_tokens);
+    config.compact_results = args.compact_results.or(config.compact_results);
     if !args.listed_tools.is_empty() {
         config.listed_tools = args.listed_tools;
     }
@@ -136,6 +144,8 @@ fn config(project: Project) -> ProjectConfig {
         start: project.start,
         tools: project.tools,
         listed_tools: project.listed_tools,
+        max_result_tokens: project.max_result_tokens,
+        compact_results: project.compact_results,
     }
 }
 
@@ -148,6 +158,8 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let naming = project.naming.map(|naming| naming.to_string());
     let start = project.start.map(|start| start.to_string());
     let tools = project.tools.map(|tools| tools.to_string());
+    let tokens = project.max_result_tokens.map(|tokens| tokens.to_string());
+    let compact = project.compact_results.map(|compact| compact.to_string());
     print::data(&print::fields(&[
         ("id", project.id.clone()),
         ("name", project.name.clone()),
@@ -157,6 +169,8 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
         ("start", start.unwrap_or_default()),
         ("tools in lists", tools.unwrap_or_default()),
         ("listed tools", project.listed_tools.join(", ")),
+        ("max result tokens", tokens.unwrap_or_default()),
+        ("compact results", compact.unwrap_or_default()),
         ("made", print::time(project.created_at)),
         ("changed", print::time(project.updated_at)),
         ("endpoint", format!("{}/mcp/{}", api.url, project.id)),

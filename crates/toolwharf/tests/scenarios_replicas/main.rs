@@ -22,6 +22,7 @@ mod held;
 mod kubernetes;
 mod load;
 mod many;
+mod results;
 mod returns;
 mod sessions;
 mod slow;

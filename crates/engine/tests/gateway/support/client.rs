@@ -292,6 +292,7 @@ impl Client {
             timeout: None,
             run: None,
             replay_of: None,
+            wants_whole: false,
         }
     }
 

@@ -81,8 +81,14 @@ impl World {
 
     /// A world that stores its records, for tests whose clock is not paused.
     pub(crate) async fn recorded() -> Self {
+        Self::recorded_with(|_| {}).await
+    }
+
+    /// Like [`World::recorded`], with other settings.
+    pub(crate) async fn recorded_with(change: impl FnOnce(&mut Settings)) -> Self {
         let (store, dir) = open_store().await;
-        let settings = Settings::default();
+        let mut settings = Settings::default();
+        change(&mut settings);
         Self::of(settings, Arc::new(NoLogins), store, Some(dir))
     }
 
