@@ -18,6 +18,26 @@ fn now() -> f64 {
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
 }
 
+/// Prints the median and the 99th percentile of what searches cost with the model.
+fn cost(what: &str, model: &Model, parts: &[Part<'_>], queries: &[&str], rounds: usize) {
+    let mut costs: Vec<f64> = Vec::new();
+    for _ in 0..rounds {
+        for query in queries {
+            let before = now();
+            let vector = model.embed(query);
+            search(parts, &Query::new(query).with_vector(&vector), 20);
+            costs.push(now() - before);
+        }
+    }
+    costs.sort_by(f64::total_cmp);
+    let at = |share: f64| costs[(costs.len() as f64 * share) as usize];
+    println!(
+        "{what}: median {:.1} ms, 99th percentile {:.1} ms",
+        at(0.5),
+        at(0.99)
+    );
+}
+
 fn main() {
     let path = std::env::args().nth(1).expect("usage: measure_model FILE");
     let before = now();
@@ -47,31 +67,45 @@ fn main() {
         .map(|(part, vectors)| part.with_vectors(vectors))
         .collect();
     let queries = data::queries();
-    let mut costs = Vec::new();
-    let mut found = |query: &str, k: usize| {
-        let before = now();
+    let found = |query: &str, k: usize| {
         let vector = model.embed(query);
         let hits = search(&parts, &Query::new(query).with_vector(&vector), k);
-        costs.push(now() - before);
         data::names(&catalogs, &hits)
     };
     for k in [1, 3, 5, 10] {
-        println!(
-            "pairs @{k} {:.3}",
-            data::recall(&queries.pairs, k, &mut found)
-        );
+        println!("pairs @{k} {:.3}", data::recall(&queries.pairs, k, found));
     }
     for k in [5, 10, 20] {
-        println!(
-            "tasks @{k} {:.3}",
-            data::recall(&queries.tasks, k, &mut found)
-        );
+        println!("tasks @{k} {:.3}", data::recall(&queries.tasks, k, found));
     }
-    costs.sort_by(f64::total_cmp);
-    let at = |share: f64| costs[(costs.len() as f64 * share) as usize];
-    println!(
-        "search: median {:.1} ms, 99th percentile {:.1} ms",
-        at(0.5),
-        at(0.99)
-    );
+
+    let all: Vec<&str> = queries
+        .pairs
+        .iter()
+        .chain(&queries.tasks)
+        .map(|(query, _)| query.as_str())
+        .collect();
+    cost(&format!("{tools} tools"), &model, &parts, &all, 10);
+    let large = data::repeated(10);
+    let large_exposed = data::exposed(&large);
+    let large_vectors: Vec<Vec<Vector>> = vectors
+        .iter()
+        .map(|vectors| {
+            vectors
+                .iter()
+                .flat_map(|vector| std::iter::repeat_n(vector.clone(), 10))
+                .collect()
+        })
+        .collect();
+    let large_parts: Vec<Part<'_>> = data::parts(&large, &large_exposed)
+        .into_iter()
+        .zip(&large_vectors)
+        .map(|(part, vectors)| part.with_vectors(vectors))
+        .collect();
+    let tools = 10 * tools;
+    cost(&format!("{tools} tools"), &model, &large_parts, &all, 10);
+    // Longer than what is read of it.
+    let long = all.join(" ").repeat(100);
+    let what = format!("{tools} tools, a long query");
+    cost(&what, &model, &large_parts, &[&long], 300);
 }

@@ -18,7 +18,8 @@ use std::{
 
 use crate::{
     Model,
-    network::{Layer, Linear, Network, Norm, Rows},
+    matrix::Linear,
+    network::{Layer, Network, Norm, Rows},
     tokenizer::Tokenizer,
 };
 
@@ -153,18 +154,11 @@ impl<'f> Reader<'f> {
     }
 
     fn linear(&mut self, input: usize, output: usize) -> Result<Linear, Error> {
-        let bytes = self.bytes(input * output)?;
-        let scales = self.floats(output)?;
-        // One row per input, which is the faster order.
-        let mut weights = vec![0.0; input * output];
-        for (column, (row, scale)) in bytes.chunks_exact(input).zip(scales).enumerate() {
-            for (byte, weights) in row.iter().zip(weights.chunks_exact_mut(output)) {
-                weights[column] = f32::from(*byte) * scale;
-            }
-        }
-        Ok(Linear {
-            weights,
-            bias: self.floats(output)?,
-        })
+        let weights = self.bytes(input * output)?;
+        Ok(Linear::new(
+            &weights,
+            self.floats(output)?,
+            self.floats(output)?,
+        ))
     }
 }

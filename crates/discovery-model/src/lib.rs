@@ -8,9 +8,11 @@
 //! - A text of any length takes bounded work: only its first tokens are read.
 //! - Deliberately absent: threads, caches, and the network.
 
+mod attention;
 mod file;
 mod matrix;
 mod network;
+mod tile;
 mod tokenizer;
 
 use std::path::Path;
@@ -27,7 +29,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads a model file. It takes about 50 MB of memory.
+    /// Reads a model file. It takes about 25 MB of memory.
     ///
     /// # Errors
     ///

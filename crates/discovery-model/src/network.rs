@@ -1,12 +1,9 @@
 //! The network: an encoder with attention (BERT), and the mean over all tokens.
 
-use crate::matrix::multiply;
-
-/// A linear function: for each input, the weights of all outputs, and for each output a number to add.
-pub(crate) struct Linear {
-    pub(crate) weights: Vec<f32>,
-    pub(crate) bias: Vec<f32>,
-}
+use crate::{
+    attention::{self, attend},
+    matrix::{Linear, Rounded},
+};
 
 /// Brings numbers to mean 0 and variance 1, then multiplies and adds.
 pub(crate) struct Norm {
@@ -42,24 +39,6 @@ pub(crate) struct Network {
     pub(crate) positions: Vec<f32>,
     pub(crate) norm: Norm,
     pub(crate) layers: Vec<Layer>,
-}
-
-impl Linear {
-    /// `input` has one row per token.
-    fn apply(&self, input: &[f32], tokens: usize) -> Vec<f32> {
-        let columns = self.bias.len();
-        let mut out = vec![0.0; tokens * columns];
-        multiply(
-            (input, tokens),
-            (&self.weights, columns),
-            input.len() / tokens,
-            &mut out,
-        );
-        for row in out.chunks_exact_mut(columns) {
-            add(row, &self.bias);
-        }
-        out
-    }
 }
 
 impl Norm {
@@ -148,8 +127,9 @@ impl Network {
             return mean;
         }
         self.norm.apply(&mut x);
+        let mut scratch = Scratch::default();
         for layer in &self.layers {
-            x = layer.apply(x, count, self.heads);
+            layer.apply(&mut x, count, self.heads, &mut scratch);
         }
         for row in x.chunks_exact(self.width) {
             add(&mut mean, row);
@@ -158,52 +138,55 @@ impl Network {
     }
 }
 
-impl Layer {
-    fn apply(&self, mut x: Vec<f32>, count: usize, heads: usize) -> Vec<f32> {
-        let seen = self.attend(&x, count, heads);
-        add(&mut x, &self.attended.apply(&seen, count));
-        self.attended_norm.apply(&mut x);
-        let mut inner = self.inner.apply(&x, count);
-        for x in &mut inner {
-            *x *= 0.5 * (1.0 + erf(*x * std::f32::consts::FRAC_1_SQRT_2));
-        }
-        add(&mut x, &self.output.apply(&inner, count));
-        self.output_norm.apply(&mut x);
-        x
-    }
+/// Memory that is reused for each layer.
+#[derive(Default)]
+struct Scratch {
+    rounded: Rounded,
+    query: Vec<f32>,
+    key: Vec<f32>,
+    value: Vec<f32>,
+    seen: Vec<f32>,
+    inner: Vec<f32>,
+    change: Vec<f32>,
+    attention: attention::Scratch,
+}
 
-    /// The weighted sum of the values of all tokens, for each token.
-    fn attend(&self, x: &[f32], count: usize, heads: usize) -> Vec<f32> {
+impl Layer {
+    fn apply(&self, x: &mut [f32], count: usize, heads: usize, scratch: &mut Scratch) {
+        let Scratch {
+            rounded,
+            query,
+            key,
+            value,
+            seen,
+            inner,
+            change,
+            attention,
+        } = scratch;
         let width = x.len() / count;
-        let part = width / heads;
-        let [query, key, value] =
-            [&self.query, &self.key, &self.value].map(|linear| linear.apply(x, count));
-        let scale = (part as f32).sqrt().recip();
-        let mut seen = vec![0.0; count * width];
-        let mut shares = vec![0.0_f32; count];
-        for head in 0..heads {
-            let of = |token: usize| token * width + head * part..token * width + (head + 1) * part;
-            for token in 0..count {
-                let query = &query[of(token)];
-                for (other, share) in shares.iter_mut().enumerate() {
-                    *share = scale * sum(query, &key[of(other)], |a, b| a * b);
-                }
-                let most = shares.iter().copied().fold(f32::MIN, f32::max);
-                let mut total = 0.0;
-                for share in &mut shares {
-                    *share = (*share - most).exp();
-                    total += *share;
-                }
-                let seen = &mut seen[of(token)];
-                for (other, share) in shares.iter().enumerate() {
-                    let share = share / total;
-                    for (seen, value) in seen.iter_mut().zip(&value[of(other)]) {
-                        *seen += share * value;
-                    }
-                }
-            }
-        }
-        seen
+        rounded.set(x, width);
+        self.query.apply(rounded, query);
+        self.key.apply(rounded, key);
+        self.value.apply(rounded, value);
+        attend([query, key, value], count, heads, attention, seen);
+        rounded.set(seen, width);
+        self.attended.apply(rounded, change);
+        add(x, change);
+        self.attended_norm.apply(x);
+        rounded.set(x, width);
+        self.inner.apply(rounded, inner);
+        activate(inner);
+        rounded.set(inner, inner.len() / count);
+        self.output.apply(rounded, change);
+        add(x, change);
+        self.output_norm.apply(x);
+    }
+}
+
+/// The function GELU.
+fn activate(numbers: &mut [f32]) {
+    for x in numbers {
+        *x *= 0.5 * (1.0 + erf(*x * std::f32::consts::FRAC_1_SQRT_2));
     }
 }
 
