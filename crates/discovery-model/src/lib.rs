@@ -9,6 +9,7 @@
 //! - Deliberately absent: threads, caches, and the network.
 
 mod attention;
+mod clauses;
 mod file;
 mod matrix;
 mod network;
@@ -20,7 +21,17 @@ use std::path::Path;
 use discovery::Vector;
 
 pub use self::file::Error;
-use self::{network::Network, tokenizer::Tokenizer};
+use self::{
+    clauses::{clauses, is_meaningful},
+    network::Network,
+    tokenizer::Tokenizer,
+};
+
+/// Clauses of a task that have a vector.
+const MAX_CLAUSES: usize = 8;
+
+/// Bytes of a task that are read.
+const MAX_TASK_BYTES: usize = 4 << 10;
 
 /// A loaded sentence model.
 pub struct Model {
@@ -41,7 +52,35 @@ impl Model {
     /// The vector of a text. Only the beginning of a long text counts: 64 tokens, about 50 words.
     pub fn embed(&self, text: &str) -> Vector {
         let tokens = self.tokenizer.tokens(text, self.network.positions());
-        Vector::new(&self.network.embed(&tokens))
+        let rows = self.network.rows(&tokens);
+        self.network.mean(&rows)
+    }
+
+    /// The vectors of a task: first that of the whole text, then those of its clauses if there are several. The network
+    /// reads the text once, so all of them together cost as much as [`embed`](Self::embed).
+    pub fn embed_task(&self, text: &str) -> Vec<Vector> {
+        let limit = self.network.positions();
+        let text = &text[..text.floor_char_boundary(MAX_TASK_BYTES)];
+        let clauses = clauses(text);
+        let (tokens, ends) = self.tokenizer.parts(&clauses, limit);
+        let rows = self.network.rows(&tokens);
+        let mut vectors = vec![self.network.mean(&rows)];
+        let mut start = 1;
+        for (clause, end) in clauses.into_iter().zip(ends) {
+            if is_meaningful(clause)
+                && vectors.len() <= MAX_CLAUSES
+                && let Some(rows) = rows.get(start * self.network.width..end * self.network.width)
+                && !rows.is_empty()
+            {
+                vectors.push(self.network.mean(rows));
+            }
+            start = end;
+        }
+        // A single clause is the whole.
+        if vectors.len() == 2 {
+            vectors.truncate(1);
+        }
+        vectors
     }
 }
 

@@ -1,5 +1,7 @@
 //! The network: an encoder with attention (BERT), and the mean over all tokens.
 
+use discovery::Vector;
+
 use crate::{
     attention::{self, attend},
     matrix::{Linear, Rounded},
@@ -104,8 +106,8 @@ impl Network {
         self.positions.len() / self.width
     }
 
-    /// The mean of the last layer over all tokens. Unknown tokens, and those after the last position, are left out.
-    pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
+    /// The last layer, with a row for each token. Unknown tokens, and those after the last position, are left out.
+    pub(crate) fn rows(&self, tokens: &[u32]) -> Vec<f32> {
         let mut x = Vec::with_capacity(tokens.len() * self.width);
         for (token, position) in tokens.iter().zip(self.positions.chunks_exact(self.width)) {
             let start = *token as usize * self.width;
@@ -122,19 +124,23 @@ impl Network {
             );
         }
         let count = x.len() / self.width;
-        let mut mean = vec![0.0; self.width];
-        if count == 0 {
-            return mean;
+        if count > 0 {
+            self.norm.apply(&mut x);
+            let mut scratch = Scratch::default();
+            for layer in &self.layers {
+                layer.apply(&mut x, count, self.heads, &mut scratch);
+            }
         }
-        self.norm.apply(&mut x);
-        let mut scratch = Scratch::default();
-        for layer in &self.layers {
-            layer.apply(&mut x, count, self.heads, &mut scratch);
+        x
+    }
+
+    /// The direction of the mean of some rows.
+    pub(crate) fn mean(&self, rows: &[f32]) -> Vector {
+        let mut sum = vec![0.0; self.width];
+        for row in rows.chunks_exact(self.width) {
+            add(&mut sum, row);
         }
-        for row in x.chunks_exact(self.width) {
-            add(&mut mean, row);
-        }
-        mean
+        Vector::new(&sum)
     }
 }
 

@@ -26,7 +26,12 @@ fn tokens_and_vectors_are_those_of_the_reference() {
         let text = result["text"].as_str().expect("a text");
         let tokens = model.tokenizer.tokens(text, model.network.positions());
         assert_eq!(Value::from(tokens.clone()), result["tokens"], "{text}");
-        let vector = model.network.embed(&tokens);
+        let rows = model.network.rows(&tokens);
+        let width = model.network.width;
+        let mut vector = vec![0.0_f32; width];
+        for row in rows.chunks_exact(width) {
+            vector.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
         let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
         let expect = result["vector"].as_array().expect("a list");
         assert_eq!(vector.len(), expect.len());
@@ -52,6 +57,24 @@ fn any_text_has_a_vector() {
     {
         let vector = model.embed(text);
         assert!((vector.cosine(&vector) - 1.0).abs() < 0.01);
+    }
+}
+
+#[test]
+fn a_task_has_a_vector_for_each_clause() {
+    let model = tiny();
+    for (task, count) in [
+        ("", 1),
+        ("send a mail", 1),
+        ("send a mail.", 1),
+        ("send a mail to a person and then, word", 1),
+        ("send a mail, and word a person", 3),
+        ("send a mail. word a person. person un word", 4),
+        (&"send a mail. ".repeat(1 << 12), 9),
+    ] {
+        let vectors = model.embed_task(task);
+        assert_eq!(vectors.len(), count, "{task:.40}");
+        assert_eq!(vectors[0], model.embed(task), "{task:.40}");
     }
 }
 

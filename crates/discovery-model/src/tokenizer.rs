@@ -33,7 +33,24 @@ impl Tokenizer {
 
     /// The tokens of a text, at most `limit`, which is at least 2.
     pub(crate) fn tokens(&self, text: &str, limit: usize) -> Vec<u32> {
+        self.parts(&[text], limit).0
+    }
+
+    /// The tokens of a text that consists of `parts`, and where each part ends in them.
+    pub(crate) fn parts(&self, parts: &[&str], limit: usize) -> (Vec<u32>, Vec<usize>) {
         let mut tokens = vec![self.first];
+        let mut ends = Vec::new();
+        for part in parts {
+            self.append(part, limit, &mut tokens);
+            tokens.truncate(limit - 1);
+            ends.push(tokens.len());
+        }
+        tokens.push(self.last);
+        (tokens, ends)
+    }
+
+    /// Appends the tokens of `text`. There can be a few more than `limit`.
+    fn append(&self, text: &str, limit: usize, tokens: &mut Vec<u32>) {
         let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
         let mut word = String::new();
         let letters = text
@@ -47,19 +64,16 @@ impl Tokenizer {
                 break;
             }
             if letter.is_whitespace() {
-                self.pieces(&mut word, &mut tokens);
+                self.pieces(&mut word, tokens);
             } else if is_punctuation(letter) || is_ideograph(letter) {
-                self.pieces(&mut word, &mut tokens);
+                self.pieces(&mut word, tokens);
                 word.push(letter);
-                self.pieces(&mut word, &mut tokens);
+                self.pieces(&mut word, tokens);
             } else {
                 word.push(letter);
             }
         }
-        self.pieces(&mut word, &mut tokens);
-        tokens.truncate(limit - 1);
-        tokens.push(self.last);
-        tokens
+        self.pieces(&mut word, tokens);
     }
 
     /// Appends the longest tokens that make up `word`, and empties it.

@@ -87,7 +87,7 @@ pub(crate) struct Ranking<'s> {
 }
 
 /// The terms to search for: first the words of the query, then related words, nearest first for each word.
-fn wanted(words: &[Word]) -> Vec<Wanted> {
+fn wanted(words: &[Word], related_weight: f32) -> Vec<Wanted> {
     let wanted = |group, (term, weight)| Wanted {
         group,
         term,
@@ -105,15 +105,16 @@ fn wanted(words: &[Word]) -> Vec<Wanted> {
         all.extend(
             related(*term)
                 .take(share)
-                .map(|related| wanted(group, related)),
+                .map(|(term, near)| wanted(group, (term, related_weight * near))),
         );
     }
     all
 }
 
 impl<'s> Ranking<'s> {
-    pub(crate) fn new(parts: &[Part<'s>], words: &[Word]) -> Self {
-        let mut wanted = wanted(words);
+    /// `related_weight` is the weight of a related word with the same meaning, as a share of that of the word itself.
+    pub(crate) fn new(parts: &[Part<'s>], words: &[Word], related_weight: f32) -> Self {
+        let mut wanted = wanted(words, related_weight);
         let mut bases = vec![0];
         let mut visible = Vec::new();
         let mut all = 0;

@@ -9,9 +9,6 @@
 
 use crate::words::Term;
 
-/// The weight of a related word, as a share of that of the word itself, if their meanings are equal.
-const WEIGHT: f32 = 0.5;
-
 /// The cosine at which a related word would not count.
 const UNRELATED_COSINE: f32 = 0.3;
 
@@ -50,7 +47,8 @@ impl<'t> Table<'t> {
     }
 }
 
-/// The words related to a word, nearest first, and how much each of them counts. Empty for unknown words.
+/// The words related to a word, nearest first, and how near each of them is: 1 for the same meaning. Empty for unknown
+/// words.
 pub(crate) fn related(term: Term) -> impl Iterator<Item = (Term, f32)> {
     let table = table(TABLE);
     let entries = table.as_ref().and_then(|table| table.of(term));
@@ -61,8 +59,8 @@ pub(crate) fn related(term: Term) -> impl Iterator<Item = (Term, f32)> {
         .filter_map(move |[low, high, near]| {
             let word = words.get(usize::from(u16::from_le_bytes([*low, *high])))?;
             let cosine = LEAST_COSINE + (1.0 - LEAST_COSINE) * f32::from(*near) / 255.0;
-            let relation = (cosine - UNRELATED_COSINE) / (1.0 - UNRELATED_COSINE);
-            Some((Term(u64::from_le_bytes(*word)), WEIGHT * relation))
+            let near = (cosine - UNRELATED_COSINE) / (1.0 - UNRELATED_COSINE);
+            Some((Term(u64::from_le_bytes(*word)), near))
         })
 }
 
@@ -125,8 +123,8 @@ mod tests {
         ] {
             let expect = Term::of(&stem(expect));
             let found = related(Term::of(&stem(word))).find(|(term, _)| *term == expect);
-            let weight = found.map_or(0.0, |(_, weight)| weight);
-            assert!(weight > 0.1 && weight < WEIGHT, "{word}: {weight}");
+            let near = found.map_or(0.0, |(_, near)| near);
+            assert!(near > 0.2 && near < 1.0, "{word}: {near}");
         }
         assert_eq!(related(Term::of("qqqqq")).count(), 0);
     }

@@ -12,24 +12,30 @@ use crate::{
 /// Bytes of a query that are used. The rest of a longer one is ignored.
 const MAX_QUERY_BYTES: usize = 8 << 10;
 
+/// The weight of a related word, as a share of that of the word itself, if their meanings are equal.
+const RELATED_WEIGHT: f32 = 0.5;
+
+/// The same if vectors are compared as well, which find tools with related words by themselves.
+const RELATED_WEIGHT_BESIDE_MEANINGS: f32 = 0.2;
+
 /// What to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'q> {
     text: &'q str,
-    vector: Option<&'q Vector>,
+    vectors: &'q [Vector],
 }
 
 impl<'q> Query<'q> {
     /// A name, the beginning of a name, or a task in words.
     pub fn new(text: &'q str) -> Self {
-        Self { text, vector: None }
+        Self { text, vectors: &[] }
     }
 
-    /// `vector` is that of the text.
+    /// `vectors` are those of the text and of its clauses. Tools are similar to the task if they are similar to one of
+    /// them.
     #[must_use]
-    pub fn with_vector(self, vector: &'q Vector) -> Self {
-        let vector = Some(vector);
-        Self { vector, ..self }
+    pub fn with_vectors(self, vectors: &'q [Vector]) -> Self {
+        Self { vectors, ..self }
     }
 }
 
@@ -46,7 +52,7 @@ pub struct Hit {
     pub score: f32,
     /// How similar the meanings of the query and of the tool are, from -1 to 1. `None` without vectors.
     pub similarity: Option<f32>,
-    /// The share of each field in the score by words. Without vectors, this is `score`.
+    /// The score by words, divided among the fields. Without vectors, their sum is `score`.
     pub fields: FieldScores,
 }
 
@@ -71,14 +77,19 @@ pub struct FieldScores {
 pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
     let text = &query.text[..query.text.floor_char_boundary(MAX_QUERY_BYTES)];
     let words = words(text);
-    let ranking = Ranking::new(parts, &words);
-    let mut scores = ranking.scores();
     // A text without words has no meaning.
-    let vector = query.vector.filter(|_| !words.is_empty());
-    let cosines = vector.map(|vector| cosines(parts, vector));
-    if let Some(cosines) = &cosines
-        && cosines.iter().any(Option::is_some)
-    {
+    let vectors = Some(query.vectors).filter(|vectors| !words.is_empty() && !vectors.is_empty());
+    let cosines = vectors.map(|vectors| cosines(parts, vectors));
+    let known = cosines
+        .as_deref()
+        .filter(|cosines| cosines.iter().any(Option::is_some));
+    let related_weight = match known {
+        Some(_) => RELATED_WEIGHT_BESIDE_MEANINGS,
+        None => RELATED_WEIGHT,
+    };
+    let ranking = Ranking::new(parts, &words, related_weight);
+    let mut scores = ranking.scores();
+    if let Some(cosines) = known {
         scores = fuse(&scores, cosines);
     }
     let mut found: Vec<(Tier, f32, usize)> = Vec::new();
@@ -137,11 +148,13 @@ pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
         .collect()
 }
 
-/// The cosine for each visible tool that has a vector.
-fn cosines(parts: &[Part<'_>], vector: &Vector) -> Vec<Option<f32>> {
+/// For each visible tool that has a vector, the largest cosine with one of `vectors`.
+fn cosines(parts: &[Part<'_>], vectors: &[Vector]) -> Vec<Option<f32>> {
     let of = |part: &Part<'_>, tool: usize| {
         part.exposed(tool)?;
-        Some(part.vector(tool)?.cosine(vector))
+        let own = part.vector(tool)?;
+        let cosines = vectors.iter().map(|vector| own.cosine(vector));
+        cosines.reduce(f32::max)
     };
     parts
         .iter()

@@ -242,10 +242,10 @@ fn vectors_find_what_has_no_word_in_common() {
     let (segment, mut names) = (segment("things", TOOLS), names());
     let vectors =
         [[0.0, 1.0], [1.0, 0.0], [0.9, 0.1], [0.0, 1.0]].map(|numbers| Vector::new(&numbers));
-    let vector = Vector::new(&[1.0, 0.0]);
+    let of_query = [Vector::new(&[1.0, 0.0])];
     let found = |names: &[Option<&str>], vectors: &[Vector], query: &str| -> Vec<usize> {
         let part = Part::new(&segment, names).with_vectors(vectors);
-        let hits = search(&[part], &Query::new(query).with_vector(&vector), 10);
+        let hits = search(&[part], &Query::new(query).with_vectors(&of_query), 10);
         hits.iter().map(|hit| hit.tool).collect()
     };
     assert_eq!(found(&names, &vectors, "qqqqq"), [1, 2]);
@@ -257,6 +257,39 @@ fn vectors_find_what_has_no_word_in_common() {
     assert_eq!(found(&names, &vectors, "?!"), [0; 0]);
     names[1] = None;
     assert_eq!(found(&names, &vectors, "qqqqq"), [2]);
+}
+
+#[test]
+fn a_tool_that_is_similar_to_one_clause_is_found() {
+    let (segment, names) = (segment("things", TOOLS), names());
+    let vectors =
+        [[0.0, 1.0], [1.0, 0.0], [0.9, 0.1], [0.0, -1.0]].map(|numbers| Vector::new(&numbers));
+    let part = [Part::new(&segment, &names).with_vectors(&vectors)];
+    let clauses = [[0.7, 0.7], [0.0, 1.0], [1.0, 0.0]].map(|numbers| Vector::new(&numbers));
+    let hits = search(&part, &Query::new("qqqqq").with_vectors(&clauses), 10);
+    let found: Vec<usize> = hits.iter().map(|hit| hit.tool).collect();
+    assert_eq!(found, [0, 1, 2]);
+    assert!((hits[0].similarity.unwrap_or_default() - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn related_words_count_less_beside_meanings() {
+    let tools = [("a", "picture"), ("b", "images, photos, images, photos")];
+    let (segment, names) = (segment("things", &tools), [Some("a"), Some("b")]);
+    let vectors = [[0.0, 1.0]; 2].map(|numbers| Vector::new(&numbers));
+    let part = Part::new(&segment, &names);
+    let share = |part, query| {
+        let mut hits = search(&[part], query, 2);
+        hits.sort_by_key(|hit| hit.tool);
+        hits[1].fields.description / hits[0].fields.description
+    };
+    let query = Query::new("picture");
+    let alone = share(part, &query);
+    let beside = share(
+        part.with_vectors(&vectors),
+        &query.with_vectors(&vectors[..1]),
+    );
+    assert!(beside > 0.0 && beside < 0.8 * alone, "{beside} {alone}");
 }
 
 proptest! {

@@ -227,11 +227,9 @@ impl View {
         });
         let searched: Vec<_> = searched.collect();
         let meanings = meanings.filter(|_| parts.iter().any(|part| !part.vectors().is_empty()));
-        let vector = meanings.map(|meanings| meanings.of_query(query));
-        let mut query = Query::new(query);
-        if let Some(vector) = &vector {
-            query = query.with_vector(vector);
-        }
+        let vectors = meanings.map(|meanings| meanings.of_query(query));
+        let vectors = vectors.unwrap_or_default();
+        let query = Query::new(query).with_vectors(&vectors);
         let hits = discovery::search(&searched, &query, limit).into_iter();
         let found = hits.map(|hit| {
             let entry = &parts[hit.part].entries(ListKind::Tools)[hit.tool];

@@ -30,9 +30,9 @@ impl Meanings {
         })
     }
 
-    /// The vector of a query. Takes milliseconds.
-    pub(super) fn of_query(&self, query: &str) -> Vector {
-        self.model.embed(query)
+    /// The vectors of a query and of its clauses. Takes milliseconds.
+    pub(super) fn of_query(&self, query: &str) -> Vec<Vector> {
+        self.model.embed_task(query)
     }
 
     /// The vector of a tool's text, which is remembered.
