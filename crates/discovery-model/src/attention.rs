@@ -1,4 +1,4 @@
-//! Attention: each token takes over the values of the others, in shares that depend on its query and their keys.
+//! Attention: each token gets a weighted mean of the values of all tokens. The weights depend on its query and their keys.
 
 /// Numbers that are computed at the same time. Rows are filled up to a multiple of it.
 const LANES: usize = 16;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_take_over_the_values_of_similar_ones() {
+    fn tokens_get_the_values_of_similar_ones() {
         // Two heads of one dimension each, and two tokens.
         let query = [0.0, 50.0, 0.0, -50.0];
         let key = [1.0, 1.0, 2.0, -1.0];

@@ -28,7 +28,10 @@ use self::{
 };
 
 /// Clauses of a task that have a vector.
-const MAX_CLAUSES: usize = 8;
+const MAX_CLAUSES: usize = 4;
+
+/// Tokens of a task that are read. It bounds what a search costs; words beyond it are still compared as words.
+const MAX_TASK_TOKENS: usize = 48;
 
 /// Bytes of a task that are read.
 const MAX_TASK_BYTES: usize = 4 << 10;
@@ -57,9 +60,10 @@ impl Model {
     }
 
     /// The vectors of a task: first that of the whole text, then those of its clauses if there are several. The network
-    /// reads the text once, so all of them together cost as much as [`embed`](Self::embed).
+    /// reads the text once, so all of them together cost as much as one. Only the beginning of a long task counts: 48
+    /// tokens, about 38 words.
     pub fn embed_task(&self, text: &str) -> Vec<Vector> {
-        let limit = self.network.positions();
+        let limit = self.network.positions().min(MAX_TASK_TOKENS);
         let text = &text[..text.floor_char_boundary(MAX_TASK_BYTES)];
         let clauses = clauses(text);
         let (tokens, ends) = self.tokenizer.parts(&clauses, limit);

@@ -70,11 +70,13 @@ fn a_task_has_a_vector_for_each_clause() {
         ("send a mail to a person and then, word", 1),
         ("send a mail, and word a person", 3),
         ("send a mail. word a person. person un word", 4),
-        (&"send a mail. ".repeat(1 << 12), 9),
+        (&"send a mail. ".repeat(1 << 12), 5),
     ] {
         let vectors = model.embed_task(task);
         assert_eq!(vectors.len(), count, "{task:.40}");
-        assert_eq!(vectors[0], model.embed(task), "{task:.40}");
+        // The beginning of a long task is shorter than that of a text.
+        let is_whole = task.len() < 100;
+        assert_eq!(vectors[0] == model.embed(task), is_whole, "{task:.40}");
     }
 }
 

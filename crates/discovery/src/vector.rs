@@ -42,7 +42,8 @@ impl Vector {
 }
 
 fn dot(a: &[i8], b: &[i8]) -> i32 {
-    let product = |(a, b): (&i8, &i8)| i32::from(i16::from(*a) * i16::from(*b));
+    // Products of integers of 16 bits, which processors add in pairs.
+    let product = |(a, b): (&i8, &i8)| i32::from(i16::from(*a)) * i32::from(i16::from(*b));
     a.iter().zip(b).map(product).fold(0, i32::wrapping_add)
 }
 
