@@ -14,6 +14,7 @@
 //! - Everything that the process sends is untrusted: it is bounded, and the run ends at the first message that does not
 //!   follow the protocol.
 //! - Time, processor time, memory, calls and output of a run are bounded.
+//! - One owner has at most half of the runs at a time.
 //!
 //! # Deliberately absent
 //!
@@ -28,6 +29,7 @@ mod names;
 mod outcome;
 mod run;
 mod runner;
+mod turns;
 
 pub use limits::Limits;
 pub use names::{Declared, ToolName, identifiers};

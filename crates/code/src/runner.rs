@@ -15,7 +15,6 @@ use runtime::Exit;
 use runtime::process::{Instance, SentinelCommand, Spawner};
 use runtime::sandbox::{Bare, BareOptions};
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -23,6 +22,7 @@ use crate::child;
 use crate::limits::Limits;
 use crate::outcome::{End, Failure, FailureKind, Outcome};
 use crate::run::{Call, Request, refusal, run};
+use crate::turns::Turns;
 
 /// Names the control groups and the user of the processes.
 const NAME: &str = "code";
@@ -46,7 +46,7 @@ pub struct Options {
     /// argument [`child::ARGUMENT`].
     pub shim: SentinelCommand,
     pub limits: Limits,
-    /// Runs at the same time. Further runs wait.
+    /// Runs at the same time, of which one owner may have half. Further runs wait.
     pub max_runs: usize,
 }
 
@@ -57,7 +57,7 @@ pub struct Runner(Arc<Inner>);
 struct Inner {
     launcher: Bare,
     limits: Limits,
-    permits: Semaphore,
+    turns: Turns,
     /// The process for the next run, perhaps still starting.
     next: Mutex<Option<AbortOnDropHandle<Result<Instance, runtime::Error>>>>,
 }
@@ -95,7 +95,7 @@ impl Runner {
         Self(Arc::new(Inner {
             launcher,
             limits,
-            permits: Semaphore::new(options.max_runs.max(1)),
+            turns: Turns::new(options.max_runs),
             next: Mutex::default(),
         }))
     }
@@ -127,14 +127,19 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs code to its end. `call` makes a call, as in [`run`].
+    /// Runs code to its end. `call` makes a call, as in [`run`]. Owners share the runs fairly.
     ///
     /// # Errors
     /// The code was not started.
     ///
     /// # Cancel safety
     /// Dropping the future kills the process and drops the calls that are running.
-    pub async fn run<C, F>(&self, request: Request, call: C) -> Result<Outcome, Error>
+    pub async fn run<C, F>(
+        &self,
+        owner: &Arc<str>,
+        request: Request,
+        call: C,
+    ) -> Result<Outcome, Error>
     where
         C: FnMut(Call) -> F,
         F: Future<Output = Result<Box<RawValue>, String>>,
@@ -148,8 +153,7 @@ impl Runner {
                 elapsed: Duration::ZERO,
             });
         }
-        let permit = timeout(MAX_WAIT, self.0.permits.acquire()).await;
-        let Ok(Ok(_permit)) = permit else {
+        let Ok(_turn) = timeout(MAX_WAIT, self.0.turns.take(owner)).await else {
             return Err(Error::Busy);
         };
         let Instance {

@@ -49,7 +49,9 @@ fn request(code: &str) -> Request {
 }
 
 async fn run(runner: &Runner, code: &str) -> Outcome {
-    in_time(runner.run(request(code), answer)).await.unwrap()
+    in_time(runner.run(&"a".into(), request(code), answer))
+        .await
+        .unwrap()
 }
 
 fn json(outcome: &Outcome) -> &str {
@@ -138,7 +140,9 @@ async fn dropping_a_run_ends_its_calls_and_its_process() {
             std::future::pending::<Result<Box<RawValue>, String>>().await
         }
     };
+    let owner = "a".into();
     let run = runner.run(
+        &owner,
         request("await Promise.all([servers.other.never(), servers.other.never()])"),
         call,
     );
@@ -162,7 +166,10 @@ async fn without_a_sandbox_nothing_runs() {
     let mut options = options(limits());
     options.shim.program = "/nonexistent".into();
     let runner = Runner::new(spawner(), options);
-    let error = runner.run(request("return 1"), answer).await.unwrap_err();
+    let error = runner
+        .run(&"a".into(), request("return 1"), answer)
+        .await
+        .unwrap_err();
     assert!(
         error.to_string().starts_with("code cannot run here: "),
         "{error}"

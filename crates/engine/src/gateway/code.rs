@@ -155,7 +155,7 @@ impl Gateway {
         let meta = inner_meta(frame);
         let prefix = format!("{:016x}", rand::random::<u64>());
         let outcome = runner
-            .run(request, |call| {
+            .run(&caller.principal, request, |call| {
                 self.call_of_code(&caller, call, &prefix, &meta)
             })
             .await;
