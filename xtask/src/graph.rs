@@ -55,7 +55,8 @@ operator: rest auth backend containers catalog engine lifecycle store config mod
 toolwharf: rest gateway install operator backend auth catalog engine code http-client lifecycle agent runtime store mcp oauth config model api | sqlx |
 # The test kit must not be built from the code that it checks.
 testkit: | |
-bench: testkit mcp model | |
+# The quality of searches is measured without a gateway.
+bench: discovery discovery-model testkit mcp model | |
 # All crates that parse outside input.
 fuzz: config install mcp model oauth | |
 dice: | |

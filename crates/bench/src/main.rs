@@ -2,12 +2,13 @@
 //!
 //! One binary contains every part of a measurement, each run as a separate process: the MCP server ([`echo`]), the
 //! baseline proxy ([`floor`]) and the driver with its load generator ([`run`]), whose docs explain how the figures are
-//! made. [`chaos`] does not measure: it checks that no call is lost or carried out twice while servers fail under load.
+//! made. [`context`] measures discovery and code mode. [`chaos`] does not measure: it checks that no call is lost or carried out twice while servers fail under load.
 //!
 //! A function fails if a process, a connection, a file or a system figure that it needs is not available. `# Errors`
 //! sections list only other reasons.
 
 mod chaos;
+mod context;
 mod echo;
 mod floor;
 mod frame;
@@ -80,8 +81,13 @@ enum Command {
         #[arg(long)]
         count: usize,
     },
+    /// A server of the catalogue that `context` measures; started by the gateway
+    #[command(hide = true)]
+    Definitions { file: PathBuf },
     /// Measures the gateway against the baseline (the floor)
     Run(run::Options),
+    /// Measures the tokens that discovery and code mode save, how well searches find tools, and the cost
+    Context(context::Options),
     /// Measures the load of replicas on their Postgres, and simulates how many it can serve
     Scale(scale::Options),
     /// Kills, hangs and starves hosted servers at random while clients call them, and checks the outcome of each call
@@ -144,6 +150,8 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             run::raise_descriptor_limit()?;
             client_runtime()?.block_on(run::idle::clients(&url, count))?;
         }
+        Command::Definitions { file } => context::server::run(&file)?,
+        Command::Context(options) => return client_runtime()?.block_on(context::run(options)),
         Command::Scale(options) => return client_runtime()?.block_on(scale::run(options)),
         Command::Chaos(options) => return client_runtime()?.block_on(chaos::run(options)),
         Command::Run(options) => return client_runtime()?.block_on(run::run(options)),

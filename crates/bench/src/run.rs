@@ -26,8 +26,9 @@
 //!
 //! # Other baselines
 //!
-//! The baseline has no records, projects, replicas or supervision. [`audit`], [`projects`] and [`tokens`] compare the
-//! gateway with itself: without records, with a single project, and with a key instead of a token. [`replicas`]
+//! The baseline has no records, projects, replicas or supervision. [`audit`], [`projects`], [`tokens`] and
+//! [`call_tool`] compare the gateway with itself: without records, with a single project, with a key instead of a token,
+//! and with direct calls. [`replicas`]
 //! compares three gateways with one, and [`hosting`] compares hosted servers with the same servers alone.
 //!
 //! `--product floor` replaces the gateway with the baseline. Every ratio should then be close to 1, and its distance
@@ -36,6 +37,7 @@
 
 pub(crate) mod api;
 pub(crate) mod audit;
+pub(crate) mod call_tool;
 pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod hosting;
@@ -172,6 +174,16 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
+    /// A driver for the cases of other measurements.
+    pub(crate) fn of(program: PathBuf, is_quick: bool) -> Self {
+        Self {
+            product: Product::Toolwharf(program),
+            size: if is_quick { QUICK } else { FULL },
+            only: Vec::new(),
+            checked: 0,
+        }
+    }
+
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
@@ -183,13 +195,14 @@ type Case = fn(&mut Driver) -> Measured<'_>;
 type Measured<'d> = Pin<Box<dyn Future<Output = anyhow::Result<Vec<Row>>> + 'd>>;
 
 /// The cases that follow [`calls::CASES`].
-const CASES: [(&str, Case); 13] = [
+const CASES: [(&str, Case); 14] = [
     ("list", |driver| Box::pin(calls::list(driver))),
     ("audit-sqlite", |driver| Box::pin(audit::sqlite(driver))),
     ("audit-postgres", |driver| Box::pin(audit::postgres(driver))),
     ("replicas", |driver| Box::pin(replicas::run(driver))),
     ("projects", |driver| Box::pin(projects::run(driver))),
     ("tokens", |driver| Box::pin(tokens::run(driver))),
+    ("call-tool", |driver| Box::pin(call_tool::run(driver))),
     ("idle-servers", |driver| Box::pin(idle::servers(driver))),
     ("idle-streams", |driver| Box::pin(idle::streams(driver))),
     ("start", |driver| Box::pin(start::run(driver))),

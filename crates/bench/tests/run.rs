@@ -78,6 +78,33 @@ fn d10_a_call_costs_no_more_with_three_replicas() {
     assert!(output.status.success(), "{stdout}{stderr}");
 }
 
+/// The scripts of the worked tasks reach their results, through the gateway, and the document has a place for each table.
+#[test]
+fn the_tables_of_discovery_are_written_into_a_document() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let document = dir.path().join("context.md");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::copy(folder.join("../../docs/context.md"), &document).expect("a copy");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .arg("context")
+        .arg(folder.join("../discovery/data"))
+        .args(["--quick", "--only", "recall", "--only", "tasks", "--into"])
+        .arg(&document)
+        .output()
+        .expect("bench is started");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(!stderr.contains("has no place"), "{stderr}");
+    let document = std::fs::read_to_string(&document).expect("the document");
+    for line in stdout.lines().filter(|line| line.starts_with('|')) {
+        assert!(document.contains(line), "{line}: {stdout}");
+    }
+    for name in ["BM25 alone", "three servers", "read for all"] {
+        assert!(stdout.contains(name), "{name}: {stdout}");
+    }
+}
+
 #[test]
 fn an_unknown_case_and_a_missing_product_are_errors() {
     for (arguments, says) in [

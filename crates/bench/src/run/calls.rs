@@ -245,6 +245,14 @@ impl<'a> Side<'a> {
         Ok(Self::new(&chain.proxy, url, Work::Echo { tool }))
     }
 
+    /// The same calls, through `call_tool`.
+    pub(crate) fn through_call_tool(mut self) -> Self {
+        if let Work::Echo { tool } = self.work {
+            self.work = Work::CallTool { tool };
+        }
+        self
+    }
+
     /// Adds a process to those that the clients are distributed over.
     pub(crate) fn beside(mut self, chain: &'a Chain) -> Self {
         self.others.push((&chain.proxy.url, chain.proxy.pid));

@@ -59,6 +59,8 @@ struct Caller {
 pub(crate) enum Work {
     /// `tools/call` of the echo tool, by its exposed name.
     Echo { tool: String },
+    /// The same through `call_tool`.
+    CallTool { tool: String },
     /// A call of the echo tool of a hosted server named `echo`, over the REST API with this bearer token.
     Bridge { bearer: String },
     /// `tools/list`, whose result must consist of these bytes. `handshake` is false if the bytes come from memory
@@ -119,6 +121,7 @@ impl Load {
             };
             match &caller.work {
                 Work::Echo { tool } => caller.client.about("tools/call", Some(tool))?,
+                Work::CallTool { .. } => caller.client.about("tools/call", Some("call_tool"))?,
                 Work::Bridge { bearer } => caller.client.authorize(bearer)?,
                 Work::List { .. } => caller.client.about("tools/list", None)?,
             }
@@ -230,6 +233,13 @@ impl Caller {
                     serde_json::to_string(&payload)?
                 )
             }
+            Work::CallTool { tool } => {
+                let comma = if meta.is_empty() { "" } else { "," };
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"call_tool","arguments":{{"name":"{tool}","arguments":{{"payload":{}}}}}{comma}{meta}}}}}"#,
+                    serde_json::to_string(&payload)?
+                )
+            }
             Work::Bridge { .. } => format!(
                 r#"{{"method":"tools/call","params":{{"name":"echo","arguments":{{"payload":{}}}}}}}"#,
                 serde_json::to_string(&payload)?
@@ -242,7 +252,7 @@ impl Caller {
         let answer = self.client.call(body.into()).await?;
         let latency = started.elapsed().as_nanos() as u64;
         match &self.work {
-            Work::Echo { .. } => check_echo(&answer, Some(&id), &payload),
+            Work::Echo { .. } | Work::CallTool { .. } => check_echo(&answer, Some(&id), &payload),
             // A REST API response has no id, so the payload identifies the call.
             Work::Bridge { .. } => check_echo(&answer, None, &payload),
             Work::List { result, .. } => check_list(&answer, &id, result),

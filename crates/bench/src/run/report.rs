@@ -63,7 +63,8 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [String; 8] {
+    /// Case, figure, baseline, product, the compared number, its bound, the verdict, and the note.
+    pub(crate) fn cells(&self) -> [String; 8] {
         let shown = |n: f64| match self.bound {
             Bound::Ratio(_) | Bound::Share(_) | Bound::None => format!("×{}", number(n)),
             Bound::Added(_) if n < 0.0 => format!("−{} {}", number(-n), self.unit),

@@ -1,28 +1,19 @@
 //! The tools and queries of `data/`, and figures for a ranking.
 
-use std::{collections::BTreeMap, io::Read as _, path::PathBuf};
+use std::{collections::BTreeMap, io::Read as _, path::Path};
 
 use discovery::{Hit, Part, Segment, Server, Tool, passage};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// Reads a file of `data/`, or of the folder in the environment variable `DISCOVERY_DATA`.
+/// Reads a file of `data/`.
 fn read(name: &str) -> Value {
-    let folder = match std::env::var_os("DISCOVERY_DATA") {
-        Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../discovery/data"),
-    };
-    let plain = folder.join(name);
-    let text = if plain.exists() {
-        std::fs::read(plain).expect("a readable file")
-    } else {
-        let packed = std::fs::read(folder.join(format!("{name}.gz"))).expect("a readable file");
-        let mut text = Vec::new();
-        GzDecoder::new(&packed[..])
-            .read_to_end(&mut text)
-            .expect("gzip");
-        text
-    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let packed = std::fs::read(folder.join(format!("{name}.gz"))).expect("a readable file");
+    let mut text = Vec::new();
+    GzDecoder::new(&packed[..])
+        .read_to_end(&mut text)
+        .expect("gzip");
     serde_json::from_slice(&text).expect("JSON")
 }
 
@@ -39,11 +30,6 @@ pub(crate) struct Catalog {
 
 /// All tools, by server.
 pub(crate) fn catalogs() -> Vec<Catalog> {
-    repeated(1)
-}
-
-/// The same, with `times` copies of each tool.
-pub(crate) fn repeated(times: usize) -> Vec<Catalog> {
     let tools = read("tools.json");
     let mut servers: BTreeMap<&str, Vec<(&Value, Vec<u8>)>> = BTreeMap::new();
     for tool in tools.as_array().expect("a list") {
@@ -51,7 +37,7 @@ pub(crate) fn repeated(times: usize) -> Vec<Catalog> {
         servers
             .entry(text(tool, "server"))
             .or_default()
-            .extend(std::iter::repeat_n((tool, schema), times));
+            .push((tool, schema));
     }
     let catalog = |(name, tools): (&str, Vec<(&Value, Vec<u8>)>)| {
         let analysed: Vec<Tool<'_>> = tools
