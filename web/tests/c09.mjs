@@ -32,6 +32,7 @@ await visit("/projects", async (page, { dialog, open }) => {
   const form = all.getByRole("dialog");
   await all.getByRole("button", { name: "New key" }).click();
   await form.getByLabel("Role").selectOption("read");
+  await form.getByLabel("Tools in the lists of clients").selectOption("search");
   for (const name of ["desk", "shop"]) await form.getByRole("checkbox", { name, exact: true }).check();
   await fill(form, [["Name", "report"]], "Make it");
   const reader = (await form.getByText(/^twh_/).innerText()).trim();
@@ -39,6 +40,7 @@ await visit("/projects", async (page, { dialog, open }) => {
   const row = all.getByRole("row", { name: /report/ });
   await row.getByText("desk, shop").waitFor();
   await row.getByText("read", { exact: true }).waitFor();
+  await row.getByText("search", { exact: true }).waitFor();
   for (const [project, status] of [["desk", 200], ["shop", 200], ["none", 404]]) {
     const response = await fetch(`${url}/api/v1/mcp/servers?project=${project}`, { headers: { authorization: `Bearer ${reader}` } });
     assert.equal(response.status, status, project);

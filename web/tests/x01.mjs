@@ -1,6 +1,8 @@
 // Search mode: the page shows the tools that a model finds, why, and the tokens that this saves. A project's list is changed there.
 import { api, assert, url, visit } from "./support.mjs";
 
+const MODERN = "2026-07-28";
+
 await visit("/tools", async (page, { main, open }) => {
   await main.getByRole("link", { name: "How models find tools" }).click();
   await page.waitForURL(`${url}/tools/find`);
@@ -52,6 +54,20 @@ await visit("/tools", async (page, { main, open }) => {
   assert.deepEqual((await shop()).listed_tools, []);
   await first.getByRole("link", { name: "create_issue" }).click();
   await main.getByRole("heading", { level: 2, name: "create_issue" }).waitFor();
+
+  // A client gets the short list, and the servers' page shows what that saves.
+  const _meta = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": { name: "t", version: "1" },
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "dev.toolwharf/tools": "search",
+  };
+  const asked = { jsonrpc: "2.0", id: 1, method: "tools/list", params: { _meta } };
+  const headers = { "content-type": "application/json", accept: "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": "tools/list" };
+  assert.equal((await fetch(`${url}/mcp/shop`, { method: "POST", headers, body: JSON.stringify(asked) })).status, 200);
+  await page.goto(`${url}/servers`);
+  await main.getByRole("link", { name: /^Search mode saved about [\d.,K]+ tokens in the last day$/ }).click();
+  await page.waitForURL(`${url}/tools/find`);
 
   // A key of the project sees the same, but cannot change it.
   const { token } = (await api("POST", "/keys", { name: "reader", role: "read", projects: ["shop"] })).body;

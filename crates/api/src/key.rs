@@ -1,5 +1,6 @@
 //! API keys.
 
+use model::ToolMode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,6 +34,10 @@ pub struct Key {
     pub expires_at: Option<Time>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub revoked_at: Option<Time>,
+    /// What clients with this key get in lists of tools. `null`: the setting of the project or of the gateway applies.
+    #[schema(schema_with = schema::tool_mode)]
+    #[serde(default)]
+    pub tools: Option<ToolMode>,
 }
 
 /// A newly created key.

@@ -50,7 +50,9 @@ pub use self::{
     replica::{Lease, Replica, Replicas},
     request::CallResult,
     run::{Run, Runs, WholeRun},
-    schema::{RUN_STATUSES, any, call_status_value, name, project_id_value, project_role},
+    schema::{
+        RUN_STATUSES, any, call_status_value, name, project_id_value, project_role, tool_mode,
+    },
     secret::{MasterKey, Secret, SecretValue, Secrets},
     server::{
         Confinement, Crash, DeclaredEntry, Enforced, EntryChange, Event, Events, FileAccess,
@@ -58,7 +60,7 @@ pub use self::{
         Usage, VisibleFile,
     },
     setting::{OneSetting, Settings},
-    status::{Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, Status},
+    status::{Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, SavedTokens, Status},
     tool::{
         FieldScores, FoundBy, FoundTool, FoundTools, ListTokens, Quarantine, Set, Setting, Tool,
         Tools,

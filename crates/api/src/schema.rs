@@ -45,7 +45,9 @@ pub(crate) fn naming() -> RefOr<Schema> {
     written(json!({"type": ["string", "null"], "enum": words}))
 }
 
-pub(crate) fn tool_mode() -> RefOr<Schema> {
+/// The schema of an optional mode of tool lists.
+#[must_use]
+pub fn tool_mode() -> RefOr<Schema> {
     let mut words: Vec<Value> = ToolMode::WORDS.iter().map(|word| json!(word)).collect();
     words.push(Value::Null);
     written(json!({"type": ["string", "null"], "enum": words}))

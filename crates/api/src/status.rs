@@ -17,12 +17,23 @@ pub struct Status {
     #[serde(default)]
     pub kept_back: Vec<KeptBack>,
     pub audit: Audit,
+    /// The tokens that lists of tools in search mode saved, compared with lists of all tools.
+    #[serde(default)]
+    pub saved_tokens: SavedTokens,
     /// The scheduled backups. Missing if none are configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backups: Option<Backups>,
     /// The certificate of the listener for clients. Missing without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
+}
+
+/// Tokens saved by one gateway: not by its other replicas, nor before its start.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct SavedTokens {
+    /// In the last 24 hours, by full hours.
+    pub last_day: u64,
+    pub since_start: u64,
 }
 
 /// The certificate in use.

@@ -280,6 +280,7 @@ impl Browsers {
                 id: kept.id.into(),
                 role: kept.role,
                 projects: kept.projects,
+                tools: None,
             })
         })
     }

@@ -150,6 +150,7 @@ fn principal(
         id: format!("{kind}:{name}:{subject}").into(),
         role: None,
         projects: BTreeMap::new(),
+        tools: None,
     };
     for rule in &settings.access {
         let matches = rule

@@ -280,8 +280,12 @@ impl Key {
                 tracing::warn!("key {} is ignored: invalid project id: {error}", row.key.id);
             })
             .ok()?;
-        let principal =
-            Principal::within(format!("key:{}", row.key.id), role(row.key.role), &projects);
+        let id = format!("key:{}", row.key.id);
+        let principal = Principal {
+            // A later version may know more words.
+            tools: row.key.tools.as_deref().and_then(|word| word.parse().ok()),
+            ..Principal::within(id, role(row.key.role), &projects)
+        };
         Some(Self {
             principal: Arc::new(principal),
             id: row.key.id.clone(),
@@ -356,6 +360,7 @@ pub async fn register(store: &Store, token: &str, name: &str) -> Result<(), stor
         hash: &hash(token),
         hint: hint(token),
         expires_at: None,
+        tools: None,
     };
     match store.key_put_numbered(key).await {
         // Another process with the same token registered it first.
@@ -420,6 +425,7 @@ mod tests {
             hash: &hash,
             hint: hint(token),
             expires_at,
+            tools: None,
         };
         store.key_put(key).await.expect("a key").id
     }

@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use model::ProjectId;
 pub use model::Role;
+use model::{ProjectId, ToolMode};
 
 /// A caller and its roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Principal {
     pub(crate) role: Option<Role>,
     /// Higher roles in single projects.
     pub(crate) projects: BTreeMap<ProjectId, Role>,
+    /// The tools in the lists of its clients. `None`: as configured.
+    pub tools: Option<ToolMode>,
 }
 
 /// The principal has several projects, and a request must name one.
@@ -37,6 +39,7 @@ impl Principal {
             id: id.into(),
             role: project.is_none().then_some(role),
             projects: project.into_iter().map(|project| (project, role)).collect(),
+            tools: None,
         }
     }
 
@@ -46,6 +49,7 @@ impl Principal {
             id: id.into(),
             role: None,
             projects: BTreeMap::new(),
+            tools: None,
         };
         principal.grant(role, projects);
         principal
@@ -119,6 +123,7 @@ mod tests {
             id: "user:corp:ann".into(),
             role: None,
             projects: BTreeMap::new(),
+            tools: None,
         };
         assert!(!who.is_anybody());
         who.grant(Role::Call, &BTreeSet::from([a.clone()]));

@@ -42,7 +42,7 @@ pub mod server;
 mod shared;
 mod views;
 
-pub use client_state::hub;
+pub use client_state::{hub, savings::SavedTokens};
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use gateway::{
     Gateway,

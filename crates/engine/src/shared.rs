@@ -23,7 +23,9 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    client_state::{announce::Announcer, apps, hold::Holds, hub::Hub, tasks::Tasks},
+    client_state::{
+        announce::Announcer, apps, hold::Holds, hub::Hub, savings::Savings, tasks::Tasks,
+    },
     scope::Scope,
     server::{
         Server,
@@ -61,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) held: Holds,
     pub(crate) tasks: Tasks,
     pub(crate) opened: apps::Opened,
+    pub(crate) savings: Savings,
     pub(crate) audit: Audit,
     pub(crate) memory: ServerCache,
     pub(crate) event_log: EventLog,
@@ -125,6 +128,7 @@ impl Shared {
             tasks: Tasks::new(place.clone()),
             place,
             opened: apps::Opened::default(),
+            savings: Savings::default(),
             gate: OnceLock::new(),
             meanings: OnceLock::new(),
             code: OnceLock::new(),

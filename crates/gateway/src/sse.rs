@@ -41,7 +41,7 @@ impl HttpGateway {
                 if self.gateway.view(&scope).is_none() {
                     return Err(refusal(StatusCode::NOT_FOUND, &scope.missing()));
                 }
-                let scope = self.with_values(scope, &parts.headers)?;
+                let scope = self.with_values(&principal, scope, &parts.headers)?;
                 self.open_sse(scope, principal, wire, &parts.headers).await
             }
             (None, "/message") if parts.method == Method::POST => {
@@ -127,7 +127,7 @@ impl HttpGateway {
             return Ok(empty(StatusCode::ACCEPTED));
         }
         if frame.method() == method::INITIALIZE {
-            let scope = self.with_values(scope, headers)?;
+            let scope = self.with_values(&principal, scope, headers)?;
             let answer = match ClientInfo::from_initialize(&frame) {
                 Ok(face) => {
                     let result = self

@@ -12,7 +12,7 @@ use axum::{
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
-use model::ProjectId;
+use model::{ProjectId, ToolMode};
 use serde::{Deserialize, Serialize};
 use store::{KeyRow, NewKey, Role};
 use utoipa::ToSchema;
@@ -44,6 +44,10 @@ pub(crate) struct WantedKey {
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(default)]
     pub(crate) expires_at: Option<Time>,
+    /// What clients with this key get in lists of tools. The default is the setting of the project or of the gateway.
+    #[schema(schema_with = api::tool_mode)]
+    #[serde(default)]
+    pub(crate) tools: Option<ToolMode>,
 }
 
 /// Returns a key with those of its projects that the caller can see.
@@ -64,6 +68,7 @@ pub(super) fn to_api(row: KeyRow, who: &Principal) -> Key {
         last_used_at: row.last_used_at,
         expires_at: row.expires_at,
         revoked_at: row.revoked_at,
+        tools: row.tools.and_then(|word| word.parse().ok()),
     }
 }
 
@@ -131,6 +136,7 @@ pub(super) async fn make(
         hash: &auth::hash(&token),
         hint: auth::hint(&token),
         expires_at: wanted.expires_at,
+        tools: wanted.tools,
     };
     let row = rest.projects.store().key_put(key).await?;
     rest.keys_changed().await;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use api::{Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, Settings, Status};
+use api::{
+    Audit, BackupOutcome, Backups, Certificate, Database, KeptBack, SavedTokens, Settings, Status,
+};
 use axum::{Json, extract::State};
 
 use super::AppState;
@@ -32,6 +34,7 @@ pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
             });
         }
     }
+    let saved = rest.gateway.saved_tokens();
     Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         database: Database {
@@ -43,6 +46,10 @@ pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
         kept_back,
         audit: Audit {
             enabled: rest.gateway.settings().audit.enabled,
+        },
+        saved_tokens: SavedTokens {
+            last_day: saved.last_day,
+            since_start: saved.since_start,
         },
         backups: rest.backups.get().map(backups),
         certificate: rest.front.tls().map(|tls| Certificate {

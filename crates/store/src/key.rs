@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use model::ProjectId;
+use model::{ProjectId, ToolMode};
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, FromRow};
 
@@ -21,7 +21,7 @@ use crate::{
 
 table!(
     $, "kb.api_keys",
-    "id, project_id, name, name_scope, role, hint, created_at, last_used_at, expires_at, revoked_at"
+    "id, project_id, name, name_scope, role, hint, created_at, last_used_at, expires_at, revoked_at, tools"
 );
 
 /// The number that the last of many keys with one name gets, at most.
@@ -61,6 +61,8 @@ pub struct KeyRow {
     pub last_used_at: Option<Time>,
     pub expires_at: Option<Time>,
     pub revoked_at: Option<Time>,
+    /// A [`ToolMode`], perhaps of a later version. `None`: clients get the tools of the project or of the gateway.
+    pub tools: Option<String>,
 }
 
 /// A key that is not revoked, with its hash. Used to authenticate callers.
@@ -83,6 +85,7 @@ pub struct NewKey<'a> {
     pub hash: &'a str,
     pub hint: &'a str,
     pub expires_at: Option<Time>,
+    pub tools: Option<ToolMode>,
 }
 
 impl KeyRow {
@@ -119,7 +122,7 @@ impl KeyName {
 
 /// The outcome of an attempt to store a key.
 enum Put {
-    Stored(KeyRow),
+    Stored(Box<KeyRow>),
     /// Another key has the name.
     NameTaken,
     /// The same key is already stored.
@@ -134,7 +137,7 @@ impl Store {
     /// that is visible to the creator has the name and is not revoked.
     pub async fn key_put(&self, key: NewKey<'_>) -> Result<KeyRow> {
         match self.key_try_put(key).await? {
-            Put::Stored(row) => Ok(row),
+            Put::Stored(row) => Ok(*row),
             Put::HashTaken => Err(Error::conflict("key", key.name, "it is already stored")),
             Put::NameTaken => {
                 let why = "the name is taken: choose another one, or revoke the key that has it";
@@ -155,7 +158,7 @@ impl Store {
             };
             let name = numbered.as_str();
             match self.key_try_put(NewKey { name, ..key }).await? {
-                Put::Stored(row) => return Ok(row),
+                Put::Stored(row) => return Ok(*row),
                 Put::NameTaken => {}
                 Put::HashTaken => break,
             }
@@ -207,7 +210,7 @@ impl Store {
             Quota::Keys.check(&mut tx, project, key.name).await?;
         }
         tx.commit().await?;
-        Ok(Put::Stored(row))
+        Ok(Put::Stored(Box::new(row)))
     }
 
     /// Keys by age, including revoked ones, optionally only those of one project. `page.after` is an id.
@@ -418,8 +421,8 @@ async fn insert(
     row!(
         tx,
         KeyRow,
-        query!(returning "INSERT INTO kb.api_keys (id, project_id, name, name_scope, role, hash, hint, created_at, expires_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        query!(returning "INSERT INTO kb.api_keys (id, project_id, name, name_scope, role, hash, hint, created_at, expires_at, tools)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
              ON CONFLICT DO NOTHING"),
         Key(&new_id()),
         project.map(Key),
@@ -430,6 +433,7 @@ async fn insert(
         Text(key.hint),
         now(),
         key.expires_at.map(micros),
+        key.tools.map(ToolMode::as_str),
     )
 }
 

@@ -71,6 +71,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0021_secrets" 12,
     "0022_backups" 12,
     "0023_results" 12,
+    "0024_tools_of_keys" 12,
 ];
 
 /// The first version whose migration records `needs`.

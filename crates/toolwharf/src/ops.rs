@@ -185,6 +185,10 @@ fn fleet_metrics(front: &HttpGateway, gateway: &Gateway) -> String {
     ] {
         write(&mut out, (name, "gauge", help), [(String::new(), value)]);
     }
+    let saved = gateway.saved_tokens().since_start;
+    let help = "Tokens that lists in search mode saved, compared with lists of all tools.";
+    let family = ("list_tokens_saved_total", "counter", help);
+    write(&mut out, family, [(String::new(), saved)]);
     out
 }
 

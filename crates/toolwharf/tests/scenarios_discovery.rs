@@ -88,6 +88,13 @@ async fn x01_five_hundred_tools_in_search_mode() {
         assert_eq!(recorded(&gateway, "tool_123").await, 2 * (at + 1));
     }
     assert_eq!(recorded(&gateway, "call_tool").await, 0);
+    let saved = gateway.metric("list_tokens_saved_total", None).await;
+    assert!(saved > Some(4 * 10_000), "{saved:?}");
+    let status = gateway.admin("/status").get(&[]).await;
+    let status: Value = serde_json::from_str(&status.collect(DEADLINE).await.text()).expect("JSON");
+    for period in ["last_day", "since_start"] {
+        assert_eq!(status["saved_tokens"][period].as_u64(), saved, "{status}");
+    }
 }
 
 /// A client chooses for itself, by header, option or `_meta`.
@@ -108,6 +115,44 @@ async fn x02_a_client_asks_for_a_short_list() {
     assert_eq!(refused.status, 400);
     let text = refused.text();
     assert!(text.contains("must be one of all, search, auto"), "{text}");
+}
+
+/// The value of a key overrides the project's and the gateway's. The client's own request overrides the key's.
+#[tokio::test]
+async fn x02_a_key_has_its_own_list() {
+    let gateway = Setup::new()
+        .settings("tools = \"auto\"\n[projects.long]\ntools = \"all\"\n")
+        .scripted("one", &["--no-builtin", "--tools", "9"])
+        .connected()
+        .await;
+    let cases = [
+        (" --tools search", "/mcp", None, 3),
+        (" --tools search", "/mcp/long", None, 3),
+        (" --tools search", "/mcp/long", Some("all"), 9),
+        (" --tools all", "/mcp/long", Some("search"), 3),
+        (" --tools search", "/mcp/-/one", None, 9),
+        ("", "/mcp/long", None, 9),
+    ];
+    for (at, (option, path, header, listed)) in cases.into_iter().enumerate() {
+        let name = format!("key{at}");
+        let line = format!("key create {name} --role call{option}");
+        let key = common::shell::json_of(&gateway, &line).await;
+        let token = key["token"].as_str().expect("a token");
+        let bearer = format!("Bearer {token}");
+        for version in ERAS {
+            let client = gateway.at(path).with("authorization", &bearer);
+            let client = match header {
+                Some(mode) => client.with("x-toolwharf-tools", mode),
+                None => client,
+            };
+            let mut peer = Peer::http(client, version, peer::all_capabilities()).await;
+            assert_eq!(tools(&mut peer).await.len(), listed, "{name} {version}");
+            let asked = json!({ "_meta": { "dev.toolwharf/tools": "all" } });
+            let asked = peer.request("tools/list", asked).await;
+            let whole = asked.result()["tools"].as_array().map(Vec::len);
+            assert_eq!(whole, Some(9), "{name} {version}");
+        }
+    }
 }
 
 /// With `auto`, the list becomes short when it grows, and the client is notified.

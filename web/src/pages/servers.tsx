@@ -4,7 +4,7 @@ import { Cable, MoreHorizontal, Play, Plus, Power, RotateCw, Server as ServerIco
 import { useDeferredValue, useMemo, useState, type ReactNode } from "react";
 
 import type { Schemas, Server } from "@/api/client";
-import { attention, DONE, figuresOf, lastHour, order, servers, type Order } from "@/api/queries";
+import { attention, DONE, figuresOf, lastHour, order, servers, status, type Order } from "@/api/queries";
 import { bytes, count, cx, duration, micros, plural, sandboxWord } from "@/lib";
 import { Choose } from "@/ui/form";
 import { useIsWide, useNow } from "@/ui/media";
@@ -28,6 +28,7 @@ function group(server: Server): Exclude<Group, "all"> {
 export function Servers() {
   const { data, error, refetch } = useQuery(servers);
   const { data: figures } = useQuery(lastHour);
+  const saved = useSaved();
   const isWide = useIsWide();
   const now = useNow();
   const [typed, setTyped] = useState("");
@@ -45,7 +46,14 @@ export function Servers() {
   return (
     <Page
       title="Servers"
-      lead={data && `${plural(data.length, "server")}, ${plural(data.reduce((sum, one) => sum + (one.tools ?? 0), 0), "tool")}`}
+      lead={
+        data && (
+          <>
+            {plural(data.length, "server")}, {plural(data.reduce((sum, one) => sum + (one.tools ?? 0), 0), "tool")}
+            {saved > 0 && <Link to="/tools/find" className="block hover:underline">Search mode saved about {count(saved)} tokens in the last day</Link>}
+          </>
+        )
+      }
       actions={
         <>
           <SearchBox className="min-w-0 flex-1 sm:w-64" value={typed} onChange={setTyped} placeholder="Search servers" />
@@ -100,6 +108,12 @@ export function Servers() {
       )}
     </Page>
   );
+}
+
+/** The tokens that search mode saved in the last day. Only administrators may know. */
+function useSaved(): number {
+  const { data } = useQuery({ ...status, retry: false, refetchInterval: ({ state }) => !state.error && 30_000 });
+  return data?.saved_tokens?.last_day ?? 0;
 }
 
 /** The number of needs that the line names. */

@@ -66,6 +66,7 @@ impl Keyring for Stored<'_> {
             hash: &auth::hash(&token),
             hint: auth::hint(&token),
             expires_at: None,
+            tools: None,
         };
         let id = self.store.key_put_numbered(key).await?.id;
         Ok(Made { id, token })

@@ -10,6 +10,8 @@ use super::tables::Table;
 const ROUNDS: usize = 10;
 /// Results of a search.
 const FOUND: usize = 20;
+/// The larger catalogue has each tool this many times.
+const REPEATED: usize = 10;
 /// Tools of the catalogue that consists of equal ones.
 const EQUAL_TOOLS: usize = 5_000;
 
@@ -49,7 +51,7 @@ pub(super) fn measure(
         let bytes = catalog.servers.iter().map(|server| server.segment.bytes());
         bytes.sum::<usize>() as f64 / 1024.0 / catalog.len().max(1) as f64
     };
-    let large = catalog.repeated(10);
+    let large = catalog.repeated(REPEATED);
     for catalog in [catalog, &large] {
         let exposed = catalog.exposed(&catalog.everything());
         let parts = catalog.servers.iter().zip(&exposed);
@@ -94,19 +96,28 @@ pub(super) fn measure(
         table.add(row(name, costs(texts, equal), None));
     }
     if let Some((model, vectors)) = known {
-        let exposed = catalog.exposed(&catalog.everything());
-        let parts = catalog.servers.iter().zip(&exposed).zip(vectors);
-        let parts: Vec<_> = parts
-            .map(|((server, names), vectors)| {
-                Part::new(&server.segment, names).with_vectors(vectors)
-            })
-            .collect();
-        let costs_of_search = costs(&texts, |query| {
-            let vector = model.embed(query);
-            search(&parts, &Query::new(query).with_vector(&vector), FOUND);
-        });
-        let name = format!("{} tools, with the sentence model", catalog.len());
-        table.add(row(name, costs_of_search, None));
+        for (catalog, times) in [(catalog, 1), (&large, REPEATED)] {
+            let exposed = catalog.exposed(&catalog.everything());
+            let of_tools = |vectors: &Vec<Vector>| -> Vec<Vector> {
+                let vectors = vectors.iter();
+                vectors
+                    .flat_map(|vector| std::iter::repeat_n(vector.clone(), times))
+                    .collect()
+            };
+            let vectors: Vec<_> = vectors.iter().map(of_tools).collect();
+            let parts = catalog.servers.iter().zip(&exposed).zip(&vectors);
+            let parts: Vec<_> = parts
+                .map(|((server, names), vectors)| {
+                    Part::new(&server.segment, names).with_vectors(vectors)
+                })
+                .collect();
+            let costs_of_search = costs(&texts, |query| {
+                let task = model.embed_task(query);
+                search(&parts, &Query::new(query).with_vectors(&task), FOUND);
+            });
+            let name = format!("{} tools, with the sentence model", catalog.len());
+            table.add(row(name, costs_of_search, None));
+        }
         let passages = catalog.servers.iter().flat_map(|server| &server.passages);
         let passages: Vec<_> = passages.map(String::as_str).collect();
         let of_tools = costs_of(&passages, |passage| {

@@ -37,7 +37,7 @@ fn found<'c>(
                 .collect();
         }
         Ranking::Words => None,
-        Ranking::Model(model, vectors) => Some((model.embed(query), vectors)),
+        Ranking::Model(model, vectors) => Some((model.embed_task(query), vectors)),
     };
     let names: Vec<Vec<Option<&str>>> = catalog.exposed(shown);
     let parts = catalog.servers.iter().zip(&names).enumerate();
@@ -50,8 +50,8 @@ fn found<'c>(
     });
     let parts: Vec<_> = parts.collect();
     let mut query = Query::new(query);
-    if let Some((vector, _)) = &vectors {
-        query = query.with_vector(vector);
+    if let Some((task, _)) = &vectors {
+        query = query.with_vectors(task);
     }
     let hits = search(&parts, &query, count).into_iter();
     hits.map(|hit| catalog.name(hit.part, hit.tool)).collect()

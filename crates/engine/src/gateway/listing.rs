@@ -1,4 +1,5 @@
-//! Answers requests for lists, and keeps the model that searches use for tools that a list leaves out.
+//! Answers requests for lists, counts the tokens that short ones save, and keeps the model that searches use for tools
+//! that a list leaves out.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -10,6 +11,7 @@ use super::{lacks, no_scope};
 use crate::{
     Gateway,
     call::find,
+    client_state::savings::SavedTokens,
     exchange::{Answer, Caller, check_cursor},
     life::{chain, session_instances},
     scope::Scope,
@@ -28,6 +30,12 @@ impl Gateway {
     pub fn meanings(&self, view: &Arc<View>) -> Option<Arc<Meanings>> {
         find::prepare(&self.shared, view);
         self.shared.meanings.get().cloned()
+    }
+
+    /// The tokens that short lists of tools saved.
+    #[must_use]
+    pub fn saved_tokens(&self) -> SavedTokens {
+        self.shared.savings.total()
     }
 
     pub(super) async fn list(
@@ -81,6 +89,7 @@ impl Gateway {
             }
             _ if caller.may_use && view.is_search() => {
                 find::prepare(&self.shared, &view);
+                self.shared.savings.add(view.saved_tokens());
                 view.client_list(kind, caller.era)
             }
             // A caller that may call nothing cannot search either.

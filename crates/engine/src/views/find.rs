@@ -255,6 +255,15 @@ impl View {
         }
     }
 
+    /// The tokens that the list for clients saves, compared with the whole list. Computed once for a snapshot.
+    pub(crate) fn saved_tokens(&self) -> u64 {
+        let saved = || {
+            let given = discovery::tokens(self.client_list(ListKind::Tools, Era::Legacy));
+            self.tool_tokens().saturating_sub(given) as u64
+        };
+        *self.lazy.saved_tokens.get_or_init(saved)
+    }
+
     /// Returns whether the meanings of tools are missing that [`View::embed`] computes.
     pub(crate) fn needs_embedding(&self) -> bool {
         self.parts.iter().any(|part| !part.is_embedded())

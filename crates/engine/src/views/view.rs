@@ -112,6 +112,8 @@ pub(super) struct Lazy {
     rendered: [[OnceLock<Bytes>; 2]; 4],
     /// The rendered list of tools with the gateway's own, by era.
     client_tools: [OnceLock<Bytes>; 2],
+    /// The tokens that the list for clients saves.
+    pub(super) saved_tokens: OnceLock<u64>,
     /// The names of tools in code.
     pub(super) code_tools: OnceLock<Vec<code::Declared>>,
     /// Definitions of the tools that sign in to a server, at the end of the list of tools.

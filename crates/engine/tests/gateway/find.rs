@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use engine::{Meanings, Project, Scope};
+use engine::{Meanings, Project, SavedTokens, Scope};
 use model::{ProjectView, ToolMode, ToolRef};
 use serde_json::{Value, json};
 
@@ -231,6 +231,7 @@ async fn x02_auto_follows_the_length_of_the_list() {
     .await;
     let client = world.legacy().await;
     assert_eq!(client.tools().await.len(), 4, "the list is short");
+    assert_eq!(world.gateway.saved_tokens(), SavedTokens::default());
     let many: Vec<String> = (0..30)
         .map(|at| format!("tool_with_a_long_name_{at}"))
         .collect();
@@ -247,6 +248,24 @@ async fn x02_auto_follows_the_length_of_the_list() {
     sky.changed("tools");
     until("the mode changes", told).await;
     assert_eq!(client.tools().await, FINDERS);
+    // Each list counts, for a day.
+    let lengths = world.gateway.view(&Scope::default()).unwrap().list_tokens();
+    let saved = (lengths.whole - lengths.search) as u64;
+    assert_eq!(client.tools().await, FINDERS);
+    let total = SavedTokens {
+        since_start: 2 * saved,
+        last_day: 2 * saved,
+    };
+    assert_eq!(world.gateway.saved_tokens(), total);
+    tokio::time::sleep(Duration::from_hours(24)).await;
+    assert_eq!(
+        world.gateway.saved_tokens(),
+        SavedTokens {
+            last_day: 0,
+            ..total
+        }
+    );
+    client.notifications(CHANGED);
     // A change that the short list does not show is not announced.
     let more: Vec<Value> = (0..40)
         .map(|at| tool(&format!("other_long_name_{at}"), "Else"))

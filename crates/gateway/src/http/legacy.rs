@@ -88,7 +88,11 @@ impl HttpGateway {
             let outbox = session.outbox();
             outbox.push(Weight::Signal, changed.text().clone());
         }
-        let added = self.add(&session, self.with_values(scope, headers)?, false);
+        let added = self.add(
+            &session,
+            self.with_values(principal, scope, headers)?,
+            false,
+        );
         // Another request may have resumed the session first.
         match self.sessions.find_any(id, &principal.id) {
             Some(known) => {

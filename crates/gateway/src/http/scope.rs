@@ -47,7 +47,7 @@ impl HttpGateway {
         headers: &HeaderMap,
     ) -> Result<Scope, Refusal> {
         let Some(named) = named_project(frame)? else {
-            return self.with_values(scope, headers);
+            return self.with_values(principal, scope, headers);
         };
         if scope.project.as_ref().is_some_and(|other| *other != named) {
             let what = "the project in the request's `_meta` differs from that of its path, header, key or session";
@@ -57,18 +57,20 @@ impl HttpGateway {
         let scope = Scope { project, ..scope };
         let scope = Box::pin(self.admit(principal, scope)).await?;
         match self.gateway.view(&scope) {
-            Some(_) => self.with_values(scope, headers),
+            Some(_) => self.with_values(principal, scope, headers),
             None => Err(no_scope(&scope)),
         }
     }
 
-    /// The scope, with the values of the headers that are passed on to its servers, and the tools that it lists.
+    /// The scope, with the values of the headers that are passed on to its servers, and the tools that it lists: those
+    /// that the headers ask for, otherwise those of the key.
     pub(crate) fn with_values(
         &self,
+        principal: &Principal,
         mut scope: Scope,
         headers: &HeaderMap,
     ) -> Result<Scope, Refusal> {
-        scope.tools = tool_mode(headers)?;
+        scope.tools = tool_mode(headers)?.or(principal.tools);
         let scope = self.gateway.with_values(scope, headers);
         scope.map_err(|invalid| refusal(StatusCode::BAD_REQUEST, &invalid.to_string()))
     }

@@ -3,6 +3,7 @@
 use std::slice;
 
 use chrono::Duration;
+use model::ToolMode;
 use store::{NewKey, Page, Role, now};
 
 use crate::support::{Db, new_key, ok, project};
@@ -34,6 +35,7 @@ async fn keys(db: &Db) {
     let expires_at = Some(now() + Duration::hours(1));
     let new = NewKey {
         expires_at,
+        tools: Some(ToolMode::Search),
         ..new_key(Some(&id), "hash-1")
     };
     let row = store.key_put(new).await.unwrap();
@@ -45,6 +47,7 @@ async fn keys(db: &Db) {
         (row.expires_at, row.last_used_at, row.revoked_at),
         (expires_at, None, None)
     );
+    assert_eq!(row.tools.as_deref(), Some("search"));
     assert!(row.is_living(now()));
     assert!(!row.is_living(now() + Duration::hours(2)));
     assert_eq!(

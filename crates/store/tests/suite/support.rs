@@ -121,6 +121,7 @@ pub(crate) fn new_key<'a>(project: Option<&'a ProjectId>, hash: &'a str) -> NewK
         hash,
         hint: "wharf_…1234",
         expires_at: None,
+        tools: None,
     }
 }
 

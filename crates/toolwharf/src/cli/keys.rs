@@ -4,7 +4,7 @@ use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 
 use anyhow::{Context as _, bail};
 use api::{Key, MadeKey};
-use model::ProjectId;
+use model::{ProjectId, ToolMode};
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::{Location, Store, Time};
@@ -50,6 +50,10 @@ pub(super) struct CreateArgs {
     /// Lifetime of the key, such as 90d or 12h.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     expires: Option<String>,
+    /// What clients with this key get in lists of tools: all, search (tools that find the others) or auto (search for
+    /// long lists). The default is the setting of the project or of the gateway.
+    #[arg(long, value_name = "MODE")]
+    tools: Option<ToolMode>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -101,6 +105,9 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     }
     if !args.admin {
         wanted["role"] = json!(args.role.unwrap_or(ProjectRole::Call));
+    }
+    if let Some(tools) = args.tools {
+        wanted["tools"] = json!(tools);
     }
     if args.project.len() > 1 {
         wanted["projects"] = json!(args.project);

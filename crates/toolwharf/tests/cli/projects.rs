@@ -162,7 +162,7 @@ async fn keys_are_made_listed_revoked_and_recovered() {
         $ key ls
         | a, b
         $ key revoke both # revoked the key `both`
-        $ key create both --project a # call in project `a`
+        $ key create both --project a --tools search # call in project `a`
         2$ key create x --admin --expires soon # 90d
         "
     );

@@ -122,6 +122,7 @@ const USAGE: &str = "
 2$ project add p --start sometimes # 'sometimes' # --start # sequential
 2$ key create # <NAME> # Usage: toolwharf key create
 2$ key create ci --project shop --role owner # 'owner' # --role # read, call, manage
+2$ key create ci --project shop --tools some # 'some' # --tools # all, search, auto
 2$ key create ci --project shop --expires soon # `soon` # 90d, 12h or 30m
 2$ key create ci --project shop --expires 0d # `0d` # 90d, 12h or 30m
 2$ key create ci --project shop --expires -5d # `-5d` # 90d, 12h or 30m

@@ -3,6 +3,7 @@ import { KeyRound } from "lucide-react";
 import { useState } from "react";
 
 import { api, ok, useChange, type Schemas } from "@/api/client";
+import { TOOL_LISTS } from "@/api/projects";
 import { projects } from "@/api/queries";
 import { ago, moment } from "@/lib";
 import { ChoiceField, DialogForm, TextField, useSubmit } from "@/ui/form";
@@ -52,6 +53,7 @@ export function Keys({ project }: { project?: string }) {
           { name: "Name", show: (key) => <span className="font-medium">{key.name}</span> },
           { name: "Role", show: (key) => <Badge tone={key.role === "admin" ? "warn" : "plain"}>{key.role}</Badge> },
           { name: "Projects", show: (key) => <span className="text-muted">{key.projects?.length ? key.projects.join(", ") : "all"}</span> },
+          { name: "Tool lists", wide: true, show: (key) => <span className="text-muted">{key.tools ?? "default"}</span> },
           { name: "Ends in", wide: true, show: (key) => <code className="text-faint">…{key.hint}</code> },
           { name: "Used", wide: true, show: (key) => <span className="text-muted">{key.last_used_at ? ago(key.last_used_at) : "never"}</span> },
           { name: "Expires", wide: true, show: (key) => <span className="text-muted">{key.expires_at ? moment(key.expires_at) : "never"}</span> },
@@ -95,6 +97,7 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
   const [role, setRole] = useState<Role>("call");
   const [chosen, setChosen] = useState<string[]>(project ? [project] : []);
   const [days, setDays] = useState("");
+  const [tools, setTools] = useState("");
   const [token, setToken] = useState<string>();
   const { error, submit } = useSubmit();
   const make = () => {
@@ -102,7 +105,7 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
     const projects = role === "admin" ? [] : chosen;
     const query = projects[0] ? { project: projects[0] } : {};
     // Without a role, the key is an administrator's.
-    const asked = ok(api.POST("/api/v1/keys", { params: { query }, body: { name, ...(role === "admin" ? {} : { role, projects }), expires_at } as never }));
+    const asked = ok(api.POST("/api/v1/keys", { params: { query }, body: { name, ...(role === "admin" ? {} : { role, projects }), expires_at, tools: tools || null } as never }));
     return submit(() => change(asked.then((made) => setToken(made.token))));
   };
   return (
@@ -121,6 +124,7 @@ function NewKey({ project, onClose }: { project: string | undefined; onClose: ()
           <TextField label="Name" help="Call records show this name." value={name} onChange={setName} required autoFocus />
           <ChoiceField label="Role" help={`It may ${ROLES[role]}.`} value={role} onChange={(chosen) => setRole(chosen as Role)} choices={Object.keys(ROLES)} />
           {role === "admin" ? <Notice tone="warn">An administrator key may do everything. Most clients need only the role call.</Notice> : <ProjectChoice chosen={chosen} onChange={setChosen} />}
+          <ChoiceField label="Tools in the lists of clients" help="With a short list, models find tools by searching, which saves tokens." value={tools} onChange={setTools} none={project ? "the default of the project" : "the default"} choices={TOOL_LISTS} />
           <ChoiceField label="Expires" value={days} onChange={setDays} none="never" choices={[["30", "in 30 days"], ["90", "in 90 days"], ["365", "in a year"]]} />
         </DialogForm>
       )}
