@@ -34,7 +34,7 @@ pub struct Key {
     pub expires_at: Option<Time>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub revoked_at: Option<Time>,
-    /// What clients with this key get in lists of tools. `null`: the setting of the project or of the gateway applies.
+    /// The tools in the lists of clients with this key. `null`: the setting of the project or of the gateway applies.
     #[schema(schema_with = schema::tool_mode)]
     #[serde(default)]
     pub tools: Option<ToolMode>,

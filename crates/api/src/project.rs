@@ -31,7 +31,7 @@ pub struct Project {
     pub listed_tools: Vec<String>,
     /// The tokens of a result above which clients get a preview. 0: no bound. `null`: the gateway's setting applies.
     pub max_result_tokens: Option<usize>,
-    /// Whether JSON in the texts of results is written in fewer tokens. `null`: the gateway's setting applies.
+    /// If true, JSON in the texts of results is written in fewer tokens. `null`: the gateway's setting applies.
     pub compact_results: Option<bool>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Time,
@@ -67,6 +67,6 @@ pub struct ProjectConfig {
     /// setting.
     #[schema(maximum = 10_000_000)]
     pub max_result_tokens: Option<usize>,
-    /// Whether JSON in the texts of results is written in fewer tokens. The default is the gateway's setting.
+    /// If true, JSON in the texts of results is written in fewer tokens. The default is the gateway's setting.
     pub compact_results: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! Who may run code now.
+//! The limit on simultaneous runs, and the queue for them.
 //!
 //! # Invariants
 //!
@@ -81,7 +81,7 @@ impl Turns {
     /// Gives free runs to those that wait.
     fn give(&self) {
         loop {
-            // A turn that nobody receives any more is dropped, which takes the lock again.
+            // The lock is released before the turn is sent: if its receiver is gone, the turn is dropped, which locks again.
             let next = self.0.state.lock().next(self.0.max_per_owner);
             let Some(Waiting { owner, turn }) = next else {
                 return;

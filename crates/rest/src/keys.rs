@@ -44,7 +44,7 @@ pub(crate) struct WantedKey {
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(default)]
     pub(crate) expires_at: Option<Time>,
-    /// What clients with this key get in lists of tools. The default is the setting of the project or of the gateway.
+    /// The tools in the lists of clients with this key. The default is the setting of the project or of the gateway.
     #[schema(schema_with = api::tool_mode)]
     #[serde(default)]
     pub(crate) tools: Option<ToolMode>,

@@ -269,7 +269,7 @@ pub(super) async fn measure_with_model(
                     .await?;
                 let runs = format!("/runs?project={mode}");
                 let runs = api.ask("GET", &runs, &Value::Null).await?;
-                // `run_code` has runs of its own.
+                // The runs of `run_code` are in the list, too.
                 let mut runs = runs["runs"].as_array().into_iter().flatten();
                 let run = runs.find(|run| run["agent"] != "run_code");
                 let run = run.context("no run was recorded")?;

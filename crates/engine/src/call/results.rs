@@ -103,7 +103,7 @@ pub(crate) async fn of_own(
     }
 }
 
-/// What happens to a result.
+/// How a result is changed.
 #[derive(Clone, Copy)]
 struct Rules {
     /// In tokens.

@@ -34,7 +34,7 @@ fn new<'a>(
     }
 }
 
-/// The ids of the caller's results that exist.
+/// Returns which of these results of the caller exist.
 async fn there<'i>(store: &Store, caller: &str, ids: &[&'i str]) -> Vec<&'i str> {
     let mut found = Vec::new();
     for id in ids {

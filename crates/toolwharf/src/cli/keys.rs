@@ -50,7 +50,7 @@ pub(super) struct CreateArgs {
     /// Lifetime of the key, such as 90d or 12h.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     expires: Option<String>,
-    /// What clients with this key get in lists of tools: all, search (tools that find the others) or auto (search for
+    /// The tools in the lists of clients with this key: all, search (tools that find the others) or auto (search for
     /// long lists). The default is the setting of the project or of the gateway.
     #[arg(long, value_name = "MODE")]
     tools: Option<ToolMode>,

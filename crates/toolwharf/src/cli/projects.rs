@@ -63,7 +63,7 @@ pub(super) struct AddArgs {
     /// The tokens of a result above which clients get a preview. 0: no bound.
     #[arg(long, value_name = "TOKENS")]
     max_result_tokens: Option<usize>,
-    /// Whether JSON in the texts of results is written in fewer tokens.
+    /// true: write JSON in the texts of results in fewer tokens.
     #[arg(long, value_name = "BOOL")]
     compact_results: Option<bool>,
 }
