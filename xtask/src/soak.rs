@@ -268,7 +268,7 @@ const FIGURES: &[Figure] = &[
             (
                 STORE,
                 &[
-                    "a_locked_database_refuses_calls_and_nothing_else",
+                    "a_locked_database_refuses_changes_and_no_calls",
                     "a_postgres_that_is_gone_refuses_calls_and_nothing_else",
                     "a_full_disk_refuses_calls_and_nothing_else",
                 ],

@@ -1,4 +1,5 @@
-//! Audit records: one row for each tool call, inserted before the call and completed with its outcome.
+//! Audit records: one row for each tool call, with its outcome as soon as it has one. On SQLite, the rows follow the
+//! [journal](crate::journal).
 //!
 //! Invariants: a row with a recorded outcome never changes again. Writes are idempotent, so a batch can be written
 //! again when it is unknown whether the first attempt succeeded. No record is rejected because of its content: a NUL is
@@ -15,7 +16,7 @@ use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, Text, execute, page, row, rows, table, words},
+    sql::{Filter, Key, Pool, Text, execute, page, row, rows, table, words},
 };
 
 table!(
@@ -172,6 +173,28 @@ pub struct CallCount {
 }
 
 impl Store {
+    /// Waits until the calls that this process has recorded are in the table. (SQLite)
+    pub(crate) async fn calls_settle(&self) {
+        if let Pool::Sqlite { journal, .. } = &self.pool {
+            journal.settle().await;
+        }
+    }
+
+    /// Enters the calls that processes had recorded when they died into the table. (SQLite)
+    pub(crate) async fn calls_recover(&self) -> Result<()> {
+        if let Pool::Sqlite { journal, .. } = &self.pool {
+            let unfinished = row!(
+                self.pool.read().await?,
+                (String,),
+                "SELECT file FROM kb.toolwharf_journals WHERE ended = 0 LIMIT 1",
+            )?;
+            if unfinished.is_some() {
+                journal.recover().await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Counts the calls begun in `since..until`, grouped by project, server, status and duration, and with `by_tool` also
     /// by tool. `tool` and `caller` restrict the count. Reads every call in the range, so the range should not contain
     /// millions.
@@ -182,6 +205,7 @@ impl Store {
         by_tool: bool,
         (since, until): (Time, Time),
     ) -> Result<Vec<CallCount>> {
+        self.calls_settle().await;
         rows!(
             self.pool.read().await?,
             CallCount,
@@ -201,6 +225,7 @@ impl Store {
 
     /// The id of the oldest recorded call.
     pub async fn calls_oldest(&self) -> Result<Option<String>> {
+        self.calls_settle().await;
         let row: Option<(String,)> = row!(
             self.pool.read().await?,
             (String,),
@@ -211,6 +236,7 @@ impl Store {
 
     /// Calls, newest first. `page.after` is an id.
     pub async fn calls_list(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
+        self.calls_settle().await;
         let (since, until) = (filter.since.map(floor), filter.until.map(floor));
         let conditions = Filter::newest_first(filter.project.as_ref(), page)
             .and("server =", filter.server.as_deref())
@@ -237,6 +263,7 @@ impl Store {
         run: &str,
         page: &Page,
     ) -> Result<Vec<CallRow>> {
+        self.calls_settle().await;
         let conditions = Filter::default()
             .and("project_id =", project.map(ProjectId::as_str))
             .and("run_id =", Some(run))
@@ -256,6 +283,7 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the call does not exist.
     pub async fn call_get(&self, project: Option<&ProjectId>, id: &str) -> Result<CallDetail> {
+        self.calls_settle().await;
         let row = row!(
             self.pool.read().await?,
             CallDetail,
@@ -269,6 +297,7 @@ impl Store {
 
     /// The ids of up to 100 calls that repeated this one, newest first.
     pub async fn call_replays(&self, project: Option<&ProjectId>, id: &str) -> Result<Vec<String>> {
+        self.calls_settle().await;
         let replays: Vec<(String,)> = rows!(
             self.pool.read().await?,
             (String,),
@@ -283,6 +312,8 @@ impl Store {
     /// Closes all open calls that began before this time as [`CallStatus::Unknown`] with this reason, and returns their
     /// number. An outcome that is written later replaces this status.
     pub async fn calls_close_open(&self, before: Time, reason: &str) -> Result<u64> {
+        self.calls_recover().await?;
+        self.calls_settle().await;
         execute!(
             self.pool.write().await?,
             "UPDATE kb.agent_run_tool_calls SET status = 'unknown', error = $2, finished_at = $3
@@ -294,14 +325,22 @@ impl Store {
     }
 
     /// Deletes up to 1000 of the oldest calls before this time, and returns their number. Call it until it returns 0.
-    /// Each batch is short, so that other statements do not wait long.
+    /// Each batch is short, so that other statements do not wait long. The last batch removes the journals of SQLite in
+    /// which all calls are older.
     pub async fn calls_prune(&self, before: Time) -> Result<u64> {
-        execute!(
+        self.calls_settle().await;
+        let pruned = execute!(
             self.pool.write().await?,
             "DELETE FROM kb.agent_run_tool_calls WHERE id IN
                  (SELECT id FROM kb.agent_run_tool_calls WHERE id < $1 ORDER BY id LIMIT 1000)",
             Key(&floor(before)),
-        )
+        )?;
+        if let Pool::Sqlite { journal, .. } = &self.pool
+            && pruned == 0
+        {
+            journal.prune(before.into()).await?;
+        }
+        Ok(pruned)
     }
 }
 

@@ -10,8 +10,8 @@ pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// durable only after an fsync, which takes seconds on a memory card or during a backup. A call that waits is better
 /// than one that fails, and clients wait longer than this.
 pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes per page. Most writes are call records, which touch a few pages and change a few hundred bytes in each. Larger
-/// pages would make each write larger and slower, and would not save space.
+/// Bytes per page. Most writes change a few hundred bytes in a few pages. Larger pages would make each write larger and
+/// slower, and would not save space.
 const PAGE_BYTES: u32 = 1024;
 /// Size in bytes to which the write-ahead log is truncated after a checkpoint.
 pub(crate) const WAL_LIMIT_BYTES: u32 = 64 << 20;
@@ -22,7 +22,8 @@ pub(crate) const CHECKPOINT_PAGES: u32 = 4000;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
     /// A file, created with mode 0600 if it is missing. Its directory must exist. While it is open, SQLite keeps two
-    /// more files in the same directory (`-wal`, `-shm`), and we keep two empty ones (`-next`, `-turn`).
+    /// more files in the same directory (`-wal`, `-shm`), and we keep two empty ones (`-next`, `-turn`) and the folder
+    /// with the journals of calls (`-calls`).
     Sqlite(PathBuf),
     /// A URL, `postgres://user:password@host:port/database`.
     Postgres(String),

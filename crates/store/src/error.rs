@@ -3,7 +3,7 @@
 //! Messages name the object, and never contain SQL or a stored value. Of a database error, only the short message is
 //! kept ([`Fault`]), because Postgres repeats the row in its detail lines.
 
-use std::fmt;
+use std::{fmt, io};
 
 use sqlx::error::ErrorKind;
 
@@ -141,6 +141,30 @@ impl Error {
         Self::unavailable(
             "earlier writes to its file have not finished within 20 seconds: its disk is too slow, or too busy",
         )
+    }
+
+    /// The journal of calls cannot be written or read.
+    pub(crate) fn journal(error: io::Error) -> Self {
+        let reason = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full",
+            _ => "the journal of calls cannot be written or read",
+        };
+        Self::Unavailable {
+            reason,
+            source: Some(Fault::new(error)),
+        }
+    }
+
+    /// The database does not take the records of the journal.
+    pub(crate) fn behind(why: impl fmt::Display) -> Self {
+        Self::Unavailable {
+            reason: "records of calls wait to be entered into it",
+            source: Some(Fault::new(why)),
+        }
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self::unavailable("it was closed")
     }
 
     pub(crate) fn read_only() -> Self {

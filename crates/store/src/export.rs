@@ -1,6 +1,7 @@
 //! A consistent copy of the whole database, for backups. It contains every row that was committed before it began.
 //!
-//! On SQLite, the copy is a file (`VACUUM INTO`, one read transaction, during which others can write). On Postgres, it is
+//! On SQLite, the copy is a file (`VACUUM INTO`, one read transaction, during which others can write), completed with the
+//! calls that are only in the journals. On Postgres, it is
 //! the text form of `COPY` for each table, read in one transaction with the isolation level `REPEATABLE READ`.
 //!
 //! Left out on Postgres: rows that belong to running gateways (replicas, leases, change notes), long results, which are
@@ -25,6 +26,7 @@ use tokio::task;
 use crate::{
     Store,
     error::{Error, Fault, OpenError, Result},
+    journal,
     migrate::{self, NEEDS_RECORDED},
     sql::{Pool, STATEMENT_TIMEOUT, Whole, within},
 };
@@ -178,6 +180,7 @@ impl Drop for Interrupt {
 }
 
 async fn copy_file(source: Arc<str>, into: &Path, copied: &AtomicU64) -> Result<Dump> {
+    let journals = journal::folder(&source);
     let opening = move || -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(&*source, flags)?;
@@ -195,10 +198,14 @@ async fn copy_file(source: Arc<str>, into: &Path, copied: &AtomicU64) -> Result<
         let not_text = || Error::Invalid(format!("the path {} is not UTF-8", file.display()));
         let path = file.to_str().ok_or_else(not_text)?;
         let copied = conn.execute("VACUUM INTO ?1", [path]);
+        let copied = copied.map_err(Error::from).and_then(|_| {
+            let mut copy = Connection::open(&file)?;
+            journal::complete(&mut copy, &journals)
+        });
         if is_cancelled.load(Ordering::SeqCst) {
             let _ = std::fs::remove_file(&file);
         }
-        Ok(copied?)
+        copied
     });
     tokio::pin!(copying);
     let mut tick = tokio::time::interval(PROGRESS_INTERVAL);

@@ -30,6 +30,7 @@ mod event;
 mod export;
 mod id;
 mod import;
+mod journal;
 mod key;
 mod login;
 mod master;

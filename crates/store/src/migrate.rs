@@ -72,10 +72,14 @@ const MIGRATIONS: &[Migration] = migrations![
     "0022_backups" 12,
     "0023_results" 12,
     "0024_tools_of_keys" 12,
+    "0025_journals" 12,
 ];
 
 /// The first version whose migration records `needs`.
 pub(crate) const NEEDS_RECORDED: i64 = 13;
+
+/// The first version that has journals of calls.
+pub(crate) const HAS_JOURNALS: i64 = 25;
 
 /// The schema version of this program.
 pub const LATEST: i64 = MIGRATIONS.len() as i64;

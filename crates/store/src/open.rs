@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::{
     error::{Error, OpenError, Result},
     id::new_id,
+    journal::Journal,
     migrate,
     sql::{Pool, STATEMENT_TIMEOUT, within},
     writer::Writer,
@@ -82,7 +83,15 @@ impl Store {
         };
         migrate::run(&pool, location, version).await?;
         let process = new_id().into();
-        Ok(Self { pool, process })
+        let store = Self { pool, process };
+        if version >= migrate::HAS_JOURNALS {
+            let recovered = store.calls_recover().await;
+            recovered.map_err(|source| OpenError::Database {
+                location: location.to_string(),
+                source,
+            })?;
+        }
+        Ok(store)
     }
 
     /// The name of the engine: `sqlite` or `postgres`.
@@ -145,7 +154,12 @@ impl Store {
     /// afterwards.
     pub async fn close(&self) {
         match &self.pool {
-            Pool::Sqlite { read, write } => {
+            Pool::Sqlite {
+                read,
+                write,
+                journal,
+            } => {
+                journal.close().await;
                 read.close().await;
                 write.close().await;
             }
@@ -194,7 +208,12 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
             Box::pin(async move { attach(conn, &path, true).await })
         })
         .connect_lazy_with(options);
-    Ok(Pool::Sqlite { read, write })
+    let journal = Journal::new(write.clone());
+    Ok(Pool::Sqlite {
+        read,
+        write,
+        journal,
+    })
 }
 
 /// Connects once outside of a pool, because a pool would retry until its deadline and not report the reason. The
@@ -288,7 +307,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        CallWrite, CallWriter, NewCall, NewEvent, NewProject, new_id, now,
+        NewEvent, NewProject,
         sql::{execute, row},
     };
 
@@ -345,20 +364,6 @@ mod tests {
             assert!(matches!(result, Err(Error::Unavailable { .. })), "{text}");
             assert!(text.contains("the disk is full"), "{text}");
         };
-        let call = |arguments: String| {
-            CallWrite::Intent(NewCall {
-                id: new_id(),
-                run_id: None,
-                project: None,
-                caller: String::new(),
-                server: String::new(),
-                tool: String::new(),
-                arguments_digest: String::new(),
-                arguments: Some(arguments),
-                started_at: now(),
-                replay_of: None,
-            })
-        };
         let long = "x".repeat(1 << 20);
         let detail = json!(long);
         let event = NewEvent {
@@ -369,27 +374,12 @@ mod tests {
         };
         fill().await;
         full(store.event_add(event).await);
-        // Of the two records, only the first would fit on the disk. Neither is stored.
-        let mut calls = store.call_writer();
-        let pages = |calls: &mut CallWriter, count: u32| {
-            let conn = calls.conn();
-            conn.pragma_update(None, "max_page_count", count).unwrap();
-        };
-        pages(&mut calls, 1);
-        let batch = [call(String::new()), call(long.clone())];
-        full(calls.write(&batch).await);
-        let found = store
-            .calls_list(&crate::CallFilter::default(), &crate::Page::default())
-            .await;
-        assert_eq!(found.unwrap(), []);
         store.project_get(&project.id).await.unwrap();
 
         // There is free space again.
         let mut conn = store.pool.write().await.unwrap();
         execute!(conn, "PRAGMA kb.max_page_count = 1000000").unwrap();
         drop(conn);
-        pages(&mut calls, 1_000_000);
-        calls.write(&batch).await.unwrap();
         store.event_add(event).await.unwrap();
     }
 }

@@ -174,6 +174,7 @@ impl Store {
     /// Deletes up to 1000 of the oldest runs before this time that have no recorded calls, and returns their number.
     /// Call it until it returns 0.
     pub async fn run_prune(&self, before: Time) -> Result<u64> {
+        self.calls_settle().await;
         execute!(
             self.pool.write().await?,
             "DELETE FROM kb.agent_runs WHERE id IN

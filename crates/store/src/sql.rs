@@ -24,6 +24,7 @@ use crate::{
     Page,
     connect::DISK_TIMEOUT,
     error::{Error, Result},
+    journal::Journal,
     writer::{Writer, Writing},
 };
 
@@ -39,10 +40,11 @@ pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) enum Pool {
     /// SQLite allows one writer at a time, and a second writer would only wait for the lock. So one connection can
-    /// write, and the others are read-only. ([`crate::CallWriter`] has its own connection for writing.)
+    /// write, and the others are read-only. (The journal of calls has its own connection for writing.)
     Sqlite {
         read: SqlitePool,
         write: Writer,
+        journal: Journal,
     },
     Postgres(PgPool),
 }

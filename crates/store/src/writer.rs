@@ -1,5 +1,5 @@
-//! The only connection that writes to a SQLite file, apart from the one for call records ([`crate::CallWriter`]), which
-//! takes turns with it.
+//! The only connection that writes to a SQLite file, apart from the one for call records ([`crate::journal`]), which takes
+//! turns with it.
 //!
 //! Two processes write during an upgrade, and a standalone `stdio` writes beside a gateway. They take turns with the locks
 //! of two files next to the database. SQLite would only poll for its own lock, mostly ten times per second, and a process
@@ -22,7 +22,10 @@ use std::{
 };
 
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::Instant,
+};
 
 use crate::{
     connect::{DISK_TIMEOUT, attach},
@@ -74,6 +77,18 @@ impl Locks {
     }
 }
 
+/// Waits up to [`DISK_TIMEOUT`] for a lock, and blocks. On a file system without locks, returns immediately.
+fn take_blocking(file: &File) -> Result<()> {
+    let since = Instant::now();
+    while let Err(TryLockError::WouldBlock) = file.try_lock() {
+        if since.elapsed() > DISK_TIMEOUT {
+            return Err(Error::disk_too_slow());
+        }
+        std::thread::sleep(TURN_PAUSE);
+    }
+    Ok(())
+}
+
 /// Waits for a lock. On a file system without locks, returns immediately.
 async fn take(file: &File) {
     while let Err(TryLockError::WouldBlock) = file.try_lock() {
@@ -83,6 +98,14 @@ async fn take(file: &File) {
 
 /// The right to write, among all tasks and processes. Dropping it passes it on.
 pub(crate) struct Turn(OwnedMutexGuard<Slot>);
+
+impl Turn {
+    fn open_locks(&mut self, database: &str) {
+        if self.0.locks.is_none() {
+            self.0.locks = Locks::open(database).ok();
+        }
+    }
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
@@ -111,8 +134,24 @@ impl Writer {
         &self.path
     }
 
-    /// Waits up to [`DISK_TIMEOUT`] until no other task or process writes. If connections only polled for SQLite's lock,
+    /// Waits until no other task or process writes, and blocks the thread. If connections only polled for SQLite's lock,
     /// one of them might never get it in time.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if another process writes for longer than [`DISK_TIMEOUT`].
+    pub(crate) fn turn_blocking(&self) -> Result<Turn> {
+        let mut turn = Turn(self.slot.clone().blocking_lock_owned());
+        turn.open_locks(&self.path);
+        if let Some(locks) = &turn.0.locks {
+            take_blocking(&locks.next)?;
+            take_blocking(&locks.now)?;
+            let _ = locks.next.unlock();
+        }
+        Ok(turn)
+    }
+
+    /// Waits up to [`DISK_TIMEOUT`] until no other task or process writes.
+    #[cfg(test)]
     pub(crate) async fn turn(&self) -> Result<Turn> {
         let turn = tokio::time::timeout(DISK_TIMEOUT, self.next_turn()).await;
         turn.map_err(|_| Error::disk_too_slow())
@@ -120,9 +159,7 @@ impl Writer {
 
     async fn next_turn(&self) -> Turn {
         let mut turn = Turn(self.slot.clone().lock_owned().await);
-        if turn.0.locks.is_none() {
-            turn.0.locks = Locks::open(&self.path).ok();
-        }
+        turn.open_locks(&self.path);
         if let Some(locks) = &turn.0.locks {
             locks.take().await;
         }

@@ -123,7 +123,10 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
         unreachable!("intents come first")
     };
     last.run_id = Some("no such run".to_owned());
-    assert_error!(store.call_writer().write(&bad).await, Invalid);
+    // SQLite has a journal, which takes any record. (`journal` tests a batch that does not fit on the disk.)
+    if store.has_replicas() {
+        assert_error!(store.call_writer().write(&bad).await, Invalid);
+    }
     let open = CallFilter {
         status: Some(CallStatus::Open),
         ..CallFilter::default()

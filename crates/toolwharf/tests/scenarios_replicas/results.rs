@@ -1,7 +1,7 @@
 //! X05: a long result can be read through each replica, by its caller only.
 
 use serde_json::json;
-use testkit::Peer;
+use testkit::{DEADLINE, Peer, wait_for};
 
 use crate::{
     api::Api,
@@ -23,7 +23,18 @@ async fn x05_a_result_is_readable_through_each_replica() {
     for name in ["mine", "theirs"] {
         let key = json!({ "name": name, "role": "call" });
         let made = Api::admin(&first).ok("POST", "/keys", key).await;
-        bearers.push(format!("Bearer {}", made["token"].as_str().unwrap()));
+        let token = made["token"].as_str().unwrap();
+        // Other replicas notice a new key within a second.
+        let there = Api::with(&second, token);
+        wait_for("the key at the second replica", DEADLINE, async || {
+            there
+                .ask("GET", "/api/v1/mcp/servers", "", &[])
+                .await
+                .status
+                != 401
+        })
+        .await;
+        bearers.push(format!("Bearer {token}"));
     }
     for version in [LEGACY, testkit::peer::MODERN] {
         let peer = async |at: usize, who: usize| {

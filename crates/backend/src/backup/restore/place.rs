@@ -15,8 +15,9 @@ use super::{
 };
 use crate::{master, startup};
 
-/// Suffixes of the files that SQLite keeps next to a database. They must not be used with another database.
-const LOGS: [&str; 2] = ["-wal", "-shm"];
+/// Suffixes of what lies next to a SQLite database, and must not be used with another one: SQLite's log, and the folder
+/// with the journals of calls.
+const LOGS: [&str; 3] = ["-wal", "-shm", "-calls"];
 
 /// A file or folder to put into place.
 pub(super) struct Move {
