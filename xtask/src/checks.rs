@@ -142,7 +142,11 @@ pub(crate) fn chaos(workspace: &Workspace, args: &[String]) -> Result<()> {
 }
 
 /// Builds the gateway, the load generator and the server that both benchmarks and chaos tests host.
-fn release(workspace: &Workspace) -> Result<()> {
+///
+/// # Errors
+///
+/// If the build fails.
+pub(crate) fn release(workspace: &Workspace) -> Result<()> {
     heading("release build");
     let packages = [
         "--package=toolwharf",

@@ -1,7 +1,7 @@
 //! `cargo xtask`: all development tasks of this repository, as commands.
 //!
 //! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`, docs/releasing.md `dist`, and docs/reliability.md
-//! `soak`; the other commands are parts of these. Each command prints the programs that it runs. This crate uses the
+//! `soak`, and docs/performance.md `bench peers`; the other commands are parts of these. Each command prints the programs that it runs. This crate uses the
 //! workspace only through `cargo` and the binaries: no crate of the workspace depends on this crate, and it depends on
 //! none of them. Downloads use only the clients of package registries. Outside the checkout, only `apt-get`, `cargo
 //! install` and the build of Kubernetes write files.
@@ -17,6 +17,7 @@ mod graph;
 mod kubernetes;
 mod lengths;
 mod modules;
+mod peers;
 mod postgres;
 mod python;
 mod recipes;
@@ -123,9 +124,9 @@ enum Command {
     Recipes(recipes::Options),
     /// Makes all files of a release in target/dist: binaries, packages and images, with checksums (as root)
     Dist(dist::Options),
-    /// Builds the release binaries and runs the benchmarks
+    /// Builds the release binaries and runs the benchmarks; `bench peers` also installs other proxies and measures them
     Bench {
-        /// Arguments for the `bench` binary
+        /// Arguments for the `bench` binary, for instance `run --quick` or `peers --quick`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -183,7 +184,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(options) => demo::run(&workspace, &options),
         Command::Recipes(options) => recipes::run(&workspace, options),
         Command::Dist(options) => dist::run(&workspace, &options),
-        Command::Bench { args } => checks::bench(&workspace, &args),
+        Command::Bench { args } => match args.split_first() {
+            Some((first, rest)) if first == "peers" => peers::run(&workspace, rest),
+            _ => checks::bench(&workspace, &args),
+        },
         Command::Chaos { args } => checks::chaos(&workspace, &args),
     }?;
     Ok(ExitCode::SUCCESS)

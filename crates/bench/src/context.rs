@@ -16,7 +16,6 @@ mod data;
 mod lists;
 mod recall;
 mod start;
-mod tables;
 mod tasks;
 
 use std::path::PathBuf;
@@ -26,8 +25,8 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::run::{self, Driver, part};
+use crate::tables::{self, Table};
 use data::Catalog;
-use tables::Table;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

@@ -2,7 +2,8 @@
 //!
 //! One binary contains every part of a measurement, each run as a separate process: the MCP server ([`echo`]), the
 //! baseline proxy ([`floor`]) and the driver with its load generator ([`run`]), whose docs explain how the figures are
-//! made. [`context`] measures discovery and code mode. [`chaos`] does not measure: it checks that no call is lost or carried out twice while servers fail under load.
+//! made. [`context`] measures discovery and code mode, [`peers`] other proxies and gateways. [`chaos`] does not measure:
+//! it checks that no call is lost or carried out twice while servers fail under load.
 //!
 //! A function fails if a process, a connection, a file or a system figure that it needs is not available. `# Errors`
 //! sections list only other reasons.
@@ -12,9 +13,11 @@ mod context;
 mod echo;
 mod floor;
 mod frame;
+mod peers;
 mod run;
 mod scale;
 mod serve;
+mod tables;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,6 +91,8 @@ enum Command {
     Run(run::Options),
     /// Measures the tokens that discovery and code mode save, how well searches find tools, and the cost
     Context(context::Options),
+    /// Measures other MCP proxies and gateways beside this one
+    Peers(peers::Options),
     /// Measures the load of replicas on their Postgres, and simulates how many it can serve
     Scale(scale::Options),
     /// Kills, hangs and starves hosted servers at random while clients call them, and checks the outcome of each call
@@ -152,6 +157,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Definitions { file } => context::server::run(&file)?,
         Command::Context(options) => return client_runtime()?.block_on(context::run(options)),
+        Command::Peers(options) => return client_runtime()?.block_on(peers::run(options)),
         Command::Scale(options) => return client_runtime()?.block_on(scale::run(options)),
         Command::Chaos(options) => return client_runtime()?.block_on(chaos::run(options)),
         Command::Run(options) => return client_runtime()?.block_on(run::run(options)),

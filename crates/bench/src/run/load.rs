@@ -33,6 +33,8 @@ pub(crate) struct Load {
     /// The proxy processes whose CPU time is counted.
     pids: Vec<u32>,
     callers: Vec<Caller>,
+    /// Counts calls that fail, instead of failing with the first one.
+    is_lenient: bool,
 }
 
 /// The measurements of one round.
@@ -44,6 +46,10 @@ pub(crate) struct Round {
     pub(crate) cpu: u64,
     /// Latency of each call in nanoseconds, sorted.
     pub(crate) latencies: Vec<u64>,
+    /// Calls without a correct response. They are not in `calls`.
+    pub(crate) wrong: u64,
+    /// Why one of them failed.
+    pub(crate) complaint: Option<String>,
 }
 
 #[derive(Debug)]
@@ -63,6 +69,10 @@ pub(crate) enum Work {
     CallTool { tool: String },
     /// A call of the echo tool of a hosted server named `echo`, over the REST API with this bearer token.
     Bridge { bearer: String },
+    /// A call of the echo tool through a proxy that makes each tool a REST route.
+    OpenApi,
+    /// A call of the echo tool of a server named `bench`, over the REST API of mcp-hub.
+    Hub,
     /// `tools/list`, whose result must consist of these bytes. `handshake` is false if the bytes come from memory
     /// instead of a server.
     List { result: Bytes, handshake: bool },
@@ -105,7 +115,9 @@ impl Load {
                     Work::List {
                         handshake: false, ..
                     }
-                    | Work::Bridge { .. } => Client::bare(url, era).await,
+                    | Work::Bridge { .. }
+                    | Work::OpenApi
+                    | Work::Hub => Client::bare(url, era).await,
                     _ => Client::connect(url, era).await,
                 }
             };
@@ -124,11 +136,22 @@ impl Load {
                 Work::CallTool { .. } => caller.client.about("tools/call", Some("call_tool"))?,
                 Work::Bridge { bearer } => caller.client.authorize(bearer)?,
                 Work::List { .. } => caller.client.about("tools/list", None)?,
+                Work::OpenApi | Work::Hub => {}
             }
             callers.push(caller);
         }
         let pids = vec![pid];
-        Ok(Self { pids, callers })
+        Ok(Self {
+            pids,
+            callers,
+            is_lenient: false,
+        })
+    }
+
+    /// Counts calls that fail from now on, instead of failing with the first one.
+    pub(crate) fn leniently(mut self) -> Self {
+        self.is_lenient = true;
+        self
     }
 
     /// Combines these clients with those of `other`.
@@ -151,26 +174,36 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// A call failed, its response was wrong, or the round took longer than 300 s.
+    /// A call failed or its response was wrong, unless these are counted; or the round took longer than 300 s.
     pub(crate) async fn round(&mut self, calls: u64) -> anyhow::Result<Round> {
         let each = (calls / self.callers.len() as u64).max(1);
         let mut round = Round::default();
         let mut tasks = JoinSet::new();
         let cpu_before = self.cpu_time()?;
         let started = Instant::now();
+        let is_lenient = self.is_lenient;
         for mut caller in self.callers.drain(..) {
             tasks.spawn(async move {
                 let mut latencies = Vec::with_capacity(each as usize);
+                let mut complaint = None;
                 for _ in 0..each {
-                    latencies.push(caller.call().await?);
+                    match caller.call().await {
+                        Ok(latency) => latencies.push(latency),
+                        Err(error) if is_lenient => {
+                            complaint.get_or_insert_with(|| format!("{error:#}"));
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
-                anyhow::Ok((caller, latencies))
+                Ok((caller, latencies, complaint))
             });
         }
         let joined = timeout(ROUND_DEADLINE, async {
             while let Some(done) = tasks.join_next().await {
-                let (caller, latencies) = done??;
+                let (caller, latencies, complaint) = done??;
                 self.callers.push(caller);
+                round.wrong += each - latencies.len() as u64;
+                round.complaint = round.complaint.take().or(complaint);
                 round.latencies.extend(latencies);
             }
             anyhow::Ok(())
@@ -244,6 +277,11 @@ impl Caller {
                 r#"{{"method":"tools/call","params":{{"name":"echo","arguments":{{"payload":{}}}}}}}"#,
                 serde_json::to_string(&payload)?
             ),
+            Work::OpenApi => format!(r#"{{"payload":{}}}"#, serde_json::to_string(&payload)?),
+            Work::Hub => format!(
+                r#"{{"server_name":"bench","tool":"echo","arguments":{{"payload":{}}}}}"#,
+                serde_json::to_string(&payload)?
+            ),
             Work::List { .. } => format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{meta}}}}}"#
             ),
@@ -254,7 +292,8 @@ impl Caller {
         match &self.work {
             Work::Echo { .. } | Work::CallTool { .. } => check_echo(&answer, Some(&id), &payload),
             // A REST API response has no id, so the payload identifies the call.
-            Work::Bridge { .. } => check_echo(&answer, None, &payload),
+            Work::Bridge { .. } | Work::Hub => check_echo(&answer, None, &payload),
+            Work::OpenApi => check_text(&answer, &payload),
             Work::List { result, .. } => check_list(&answer, &id, result),
         }
         .with_context(|| {
@@ -275,6 +314,13 @@ fn check_echo(answer: &[u8], id: Option<&str>, payload: &str) -> anyhow::Result<
         anyhow::bail!("the result does not have exactly one content block");
     };
     anyhow::ensure!(text.text == payload, "the payload is not {payload:?}");
+    Ok(())
+}
+
+/// Checks a response that is only the text of the result.
+fn check_text(answer: &[u8], payload: &str) -> anyhow::Result<()> {
+    let text: String = serde_json::from_slice(answer).context("not a text")?;
+    anyhow::ensure!(text == payload, "the payload is not {payload:?}");
     Ok(())
 }
 
@@ -319,6 +365,14 @@ mod tests {
     }
 
     #[test]
+    fn only_the_own_text_passes() {
+        assert!(check_text(br#""a\u0070""#, "ap").is_ok());
+        for wrong in [r#""b""#, r#"["a"]"#, "a", ""] {
+            assert!(check_text(wrong.as_bytes(), "a").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn only_the_same_list_passes() {
         let list = br#"{"tools":[]}"#;
         let check = |answer: &str| check_list(answer.as_bytes(), "\"7\"", list);
@@ -332,9 +386,9 @@ mod tests {
         assert!((230..300).contains(&FILLER.len()), "{}", FILLER.len());
     }
 
-    /// A proxy that answers its third call with the response to the second.
+    /// A proxy that answers the third call of each connection with the response to the second.
     #[tokio::test]
-    async fn a_round_fails_at_an_answer_that_belongs_to_another_call() {
+    async fn a_round_notices_an_answer_that_belongs_to_another_call() {
         use std::convert::Infallible;
         use std::sync::{Arc, Mutex};
 
@@ -350,29 +404,30 @@ mod tests {
             tools: 1,
             prefix: None,
         }));
-        let given = Arc::new(Mutex::new(Vec::<Vec<u8>>::new()));
         let mut server = JoinSet::new();
         server.spawn(async move {
-            let (stream, _) = listener.accept().await.unwrap();
-            let service = service_fn(move |request| {
-                let (echo, given) = (Arc::clone(&echo), Arc::clone(&given));
-                async move {
-                    let body = crate::serve::whole(hyper::Request::into_body(request)).await;
-                    let mut answer = Vec::new();
-                    echo.answer(&body.unwrap(), &mut answer);
-                    let mut given = given.lock().unwrap();
-                    if given.len() == 2 {
-                        answer.clone_from(&given[1]);
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let given = Arc::new(Mutex::new(Vec::<Vec<u8>>::new()));
+                let service = service_fn(|request| {
+                    let (echo, given) = (Arc::clone(&echo), Arc::clone(&given));
+                    async move {
+                        let body = crate::serve::whole(hyper::Request::into_body(request)).await;
+                        let mut answer = Vec::new();
+                        echo.answer(&body.unwrap(), &mut answer);
+                        let mut given = given.lock().unwrap();
+                        if given.len() == 2 {
+                            answer.clone_from(&given[1]);
+                        }
+                        given.push(answer.clone());
+                        let answer = http_body_util::Full::new(Bytes::from(answer));
+                        Ok::<_, Infallible>(crate::serve::json(answer))
                     }
-                    given.push(answer.clone());
-                    Ok::<_, Infallible>(crate::serve::json(http_body_util::Full::new(Bytes::from(
-                        answer,
-                    ))))
-                }
-            });
-            hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await
+                });
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            }
         });
         let work = Work::Echo {
             tool: "echo".to_owned(),
@@ -387,5 +442,9 @@ mod tests {
             error.contains("client 0 call 2") && error.contains("the id is not 2"),
             "{error}"
         );
+        let load = Load::connect(&url, own, Era::Modern, 1, &work);
+        let round = load.await.unwrap().leniently().round(4).await.unwrap();
+        assert_eq!((round.calls, round.wrong), (3, 1));
+        assert!(round.complaint.is_some_and(|it| it.contains("call 2")));
     }
 }

@@ -2,6 +2,7 @@
 //! process does not exist.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -101,6 +102,28 @@ fn helpers(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The process and its descendants, apart from descendants that run `program`.
+pub(crate) fn family(pid: u32, program: &Path) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        let others = children(parent).into_iter().filter(|child| {
+            let exe = fs::read_link(format!("/proc/{child}/exe"));
+            exe.is_ok_and(|exe| exe != program)
+        });
+        found.extend(others);
+    }
+    found
+}
+
+/// The largest resident memory that the process had so far, in KiB (proc(5), `status`).
+pub(crate) fn peak(pid: u32) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| gone(pid))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map(|line| field(line, 0)).with_context(|| gone(pid))
+}
+
 /// Number of open files of the process.
 pub(crate) fn descriptors(pid: u32) -> anyhow::Result<usize> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| gone(pid))?;
@@ -164,7 +187,33 @@ fn gone(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    #[test]
+    fn a_family_is_without_the_given_program() {
+        // Two processes: the shell, and the program that it starts, which waits for the end of its input.
+        let mut shell = Command::new("sh")
+            .args(["-c", "cat; true"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = shell.id();
+        let other = Path::new("/nowhere");
+        while family(pid, other).len() < 2 {
+            std::thread::yield_now();
+        }
+        let cat = family(pid, other)[1];
+        // Right after its start, the child is still a copy of the shell.
+        let exe = |pid| fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+        while exe(cat) == exe(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(family(pid, &exe(cat)), [pid]);
+        drop(shell.stdin.take());
+        assert!(shell.wait().unwrap().success());
+    }
 
     #[test]
     fn own_figures_can_be_read_and_cpu_time_grows_with_work() {
@@ -180,5 +229,6 @@ mod tests {
         }
         assert!(cpu_time(pid).unwrap() > before);
         assert!(private(pid).unwrap() > 100);
+        assert!(peak(pid).unwrap() > 100);
     }
 }

@@ -158,7 +158,8 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn number(n: f64) -> String {
+/// A figure with two or three significant digits.
+pub(crate) fn number(n: f64) -> String {
     match n.abs() {
         a if a >= 100.0 => format!("{n:.0}"),
         a if a >= 10.0 => format!("{n:.1}"),

@@ -380,6 +380,8 @@ pub(crate) const RULES: &[Rule] = &[
     rule(QUICK, "toolwharf connect cursor", Answers(&["y"])),
     rule(QUICK, "toolwharf logs -f", Endless),
     //
+    rule("docs/performance.md", "cargo ", Not(BUILD)),
+    //
     rule("docs/reliability.md", "cargo ", Not(SOAK)),
     //
     rule(RELEASING, "git ", Not(RELEASE)),

@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use crate::run::report::Row;
 
 /// A table, whose first column has names and whose others have figures.
-pub(super) struct Table {
-    /// Identifies its place in a document.
+pub(crate) struct Table {
+    /// The command of the bench that makes it. Together with the name, it identifies the table's place in a document.
+    command: &'static str,
     name: &'static str,
     title: String,
     head: Vec<String>,
@@ -19,8 +20,19 @@ pub(super) struct Table {
 const END: &str = "<!-- end -->";
 
 impl Table {
-    pub(super) fn new(name: &'static str, title: &str, head: &[&str]) -> Self {
+    /// A table of `bench context`.
+    pub(crate) fn new(name: &'static str, title: &str, head: &[&str]) -> Self {
+        Self::of("context", name, title, head)
+    }
+
+    pub(crate) fn of(
+        command: &'static str,
+        name: &'static str,
+        title: &str,
+        head: &[&str],
+    ) -> Self {
         Self {
+            command,
             name,
             title: title.to_owned(),
             head: head.iter().map(|cell| (*cell).to_owned()).collect(),
@@ -28,12 +40,12 @@ impl Table {
         }
     }
 
-    pub(super) fn add(&mut self, cells: Vec<String>) {
+    pub(crate) fn add(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// The title and the table.
-    pub(super) fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         format!("## {} [{}]\n\n{}", self.title, self.name, self.lines())
     }
 
@@ -57,7 +69,7 @@ impl Table {
     /// # Errors
     ///
     /// The file cannot be read or written.
-    pub(super) fn write_into(&self, file: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write_into(&self, file: &Path) -> anyhow::Result<()> {
         let failed = || format!("cannot change {}", file.display());
         let text = std::fs::read_to_string(file).with_context(failed)?;
         match self.placed(&text) {
@@ -68,7 +80,7 @@ impl Table {
     }
 
     fn placed(&self, text: &str) -> Option<String> {
-        let begin = format!("<!-- bench context: {} -->\n", self.name);
+        let begin = format!("<!-- bench {}: {} -->\n", self.command, self.name);
         let (before, rest) = text.split_once(&begin)?;
         let (_, after) = rest.split_once(END)?;
         Some(format!("{before}{begin}\n{}\n{END}{after}", self.lines()))
@@ -76,12 +88,12 @@ impl Table {
 }
 
 /// A share, with two digits.
-pub(super) fn share(share: f64) -> String {
+pub(crate) fn share(share: f64) -> String {
     format!("{share:.2}")
 }
 
 /// A table of figures that are compared with a bound.
-pub(super) fn compared(rows: &[Row]) -> Table {
+pub(crate) fn compared(rows: &[Row]) -> Table {
     let mut table = Table::new(
         "call",
         "Processor time of the gateway for each call",
@@ -114,7 +126,11 @@ mod tests {
         let want = "before\n<!-- bench context: one -->\n\n| a | b |\n| --- | --: |\n| x | 1 |\n\n<!-- end -->\nafter\n";
         assert_eq!(table.placed(text).as_deref(), Some(want));
         assert_eq!(table.placed(want).as_deref(), Some(want));
-        let other = Table::new("two", "Title", &["a"]);
-        assert_eq!(other.placed(text), None);
+        for other in [
+            Table::new("two", "Title", &["a"]),
+            Table::of("peers", "one", "Title", &["a"]),
+        ] {
+            assert_eq!(other.placed(text), None);
+        }
     }
 }
