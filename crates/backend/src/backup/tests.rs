@@ -330,6 +330,21 @@ async fn o07_existing_data_is_replaced_only_if_asked_and_is_kept() {
     old.backed_up(&file, Some(PASSPHRASE)).await.unwrap();
     let other = Machine::used(None).await;
     fs::write(other.path("mcp.json"), r#"{"mcpServers":{"precious":{}}}"#).unwrap();
+    let store = other.store().await;
+    let call = store::CallWrite::Intent(store::NewCall {
+        id: store::new_id(),
+        run_id: None,
+        project: None,
+        caller: "local".to_owned(),
+        server: "precious".to_owned(),
+        tool: "echo".to_owned(),
+        arguments_digest: String::new(),
+        arguments: None,
+        started_at: store::now(),
+        replay_of: None,
+    });
+    store.call_writer().write(&[call]).await.unwrap();
+    store.close().await;
     let before = other.files();
     let error = other.restored(other.restore_job(&file)).await.unwrap_err();
     for part in ["toolwharf.db", "master.key", "mcp.json", "--force"] {
@@ -346,6 +361,9 @@ async fn o07_existing_data_is_replaced_only_if_asked_and_is_kept() {
     let kept = fs::read_to_string(replaced.join("config/mcp.json")).unwrap();
     assert!(kept.contains("precious"), "{kept}");
     assert!(replaced.join("toolwharf.db").exists());
+    // The journals belong to the old database.
+    assert!(replaced.join("toolwharf.db-calls").is_dir());
+    assert!(!other.data("toolwharf.db-calls").exists());
     assert_ne!(fs::read_to_string(other.data(KEY_FILE)).unwrap(), key);
     // Nothing in the way was of the packages, which are still there.
     assert!(other.data("packages/node/large").exists());
