@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     checks, python, setup,
     shell::{Cmd, heading, is_executable},
-    workspace::{Stamp, Workspace},
+    workspace::{COMPILER, Stamp, Workspace},
 };
 
 /// Dependencies are not newer than this.
@@ -148,6 +148,8 @@ impl Peer {
                 .cargo(&["install", "--locked", package, "--version", version])
                 .arg("--root")
                 .arg(&folder)
+                // Code of others is not linted.
+                .env(COMPILER, "")
                 .run()?,
         }
         if !is_executable(&executable) {
