@@ -1,7 +1,7 @@
 //! `cargo xtask bench peers`: installs other MCP proxies and gateways from their registries, and measures them beside
 //! Toolwharf.
 //!
-//! Each peer has a folder of its own in `.work/peers`. Its version is pinned here. Its dependencies are the newest that
+//! Each peer is in a separate folder in `.work/peers`. Its version is pinned here. Its dependencies are the newest that
 //! were published before a date, which npm and uv look up themselves, so a later run installs the same ones. The date of
 //! a peer is [`DATE`], unless later dependencies break it.
 //!
@@ -160,7 +160,7 @@ impl Peer {
     }
 }
 
-/// Where peers are installed, and what installs them.
+/// The folders for peers and for Node.js.
 struct Place<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
