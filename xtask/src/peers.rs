@@ -1,7 +1,7 @@
 //! `cargo xtask bench peers`: installs other MCP proxies and gateways from their registries, and measures them beside
 //! Toolwharf.
 //!
-//! Each peer has a folder of its own in `.work/peers`. Its version is pinned here. Its dependencies are the newest that
+//! Each peer is in a separate folder in `.work/peers`. Its version is pinned here. Its dependencies are the newest that
 //! were published before a date, which npm and uv look up themselves, so a later run installs the same ones. The date of
 //! a peer is [`DATE`], unless later dependencies break it.
 //!
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     checks, python, setup,
     shell::{Cmd, heading, is_executable},
-    workspace::{Stamp, Workspace},
+    workspace::{COMPILER, Stamp, Workspace},
 };
 
 /// Dependencies are not newer than this.
@@ -148,6 +148,8 @@ impl Peer {
                 .cargo(&["install", "--locked", package, "--version", version])
                 .arg("--root")
                 .arg(&folder)
+                // Code of others is not linted.
+                .env(COMPILER, "")
                 .run()?,
         }
         if !is_executable(&executable) {
@@ -158,7 +160,7 @@ impl Peer {
     }
 }
 
-/// Where peers are installed, and what installs them.
+/// The folders for peers and for Node.js.
 struct Place<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,

@@ -1,6 +1,6 @@
 //! Compares other MCP proxies and gateways with this one (`docs/performance.md`).
 //!
-//! `cargo xtask bench peers` installs the peers and passes a list of them. Each round starts every program anew: in front
+//! `cargo xtask bench peers` installs the peers and passes a list of them. Each round starts every program again: in front
 //! of an echo server, on a free port of the loopback interface, with an empty home directory. The load generator is that
 //! of [`crate::run`], which checks every response. The order of the programs alternates between rounds, and a figure is
 //! the median of its rounds.

@@ -140,7 +140,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// What the load generator calls.
+/// The URL and the tool that the load generator calls.
 struct Target {
     url: String,
     work: Work,

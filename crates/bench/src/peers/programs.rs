@@ -36,7 +36,7 @@ pub(super) enum Kind {
     Peer,
 }
 
-/// What a program is started with.
+/// The file, port, folder and server that a program is started with.
 pub(super) struct Place<'a> {
     /// The program's file.
     pub(super) file: &'a Path,

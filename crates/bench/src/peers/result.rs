@@ -186,7 +186,7 @@ impl Report {
         Ok(table)
     }
 
-    /// The number of responses, who starts several servers, what is wrong, and what failed.
+    /// The number of responses, programs that start several servers, wrong responses, and programs that failed.
     pub(super) fn remarks(&self) -> Vec<String> {
         let all = self.measured.iter().flat_map(Measured::each);
         let mut lines = vec![format!(
