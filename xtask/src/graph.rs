@@ -27,8 +27,8 @@ runtime: model | rmcp | axum sqlx
 # Its processes run in the sandbox of `runtime`.
 code: runtime model | hyper rmcp | axum sqlx
 store: model | hyper rmcp | axum
-# For the estimate of tokens.
-results: discovery | | tokio hyper axum reqwest sqlx rmcp
+# For the estimate of tokens, and for editing responses as text.
+results: discovery mcp | tokio hyper rmcp | axum sqlx
 # For the reader of event streams and, with the feature `adk`, the client role.
 agent: http-client mcp model results | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx

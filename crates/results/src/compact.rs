@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use mcp::json::{Object, Splice, as_string, elements, quote};
 
+use crate::shape::compact;
+
 /// The response with compact JSON in its texts. `None` if nothing is saved, or for an error of the tool.
-pub(super) fn compacted(response: &Bytes) -> Option<Bytes> {
+#[must_use]
+pub fn compacted(response: &Bytes) -> Option<Bytes> {
     let text: &[u8] = response;
     let result = Object::of(text)?.object("result")?;
     let [content, error] = result.find_all(["content", "isError"]);
@@ -17,9 +20,9 @@ pub(super) fn compacted(response: &Bytes) -> Option<Bytes> {
         let block = block.filter(|block| block.string("type").as_deref() == Some("text"));
         let at = block.and_then(|block| block.find("text"));
         let Some(at) = at else { continue };
-        let compact = as_string(&text[at.clone()]).and_then(|text| results::compact(&text));
-        if let Some(compact) = compact {
-            splice.replace(at, quote(&compact).into_bytes());
+        let shorter = as_string(&text[at.clone()]).and_then(|text| compact(&text));
+        if let Some(shorter) = shorter {
+            splice.replace(at, quote(&shorter).into_bytes());
         }
     }
     (!splice.is_empty()).then(|| splice.apply(response))

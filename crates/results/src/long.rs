@@ -1,18 +1,22 @@
-//! The parts of a response with a long result, and the response with a preview.
+//! A response with a long result: its parts, and the response with a preview instead.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use mcp::json::{self, Object, Span, Splice, elements, members, quote};
-use results::{Bound, Document};
+
+use crate::{
+    bound::Bound,
+    document::{Document, preview},
+};
 
 /// A response with a result above the bound.
-pub(super) struct Long {
+pub struct Long {
     response: Bytes,
     /// The texts for a model.
-    pub(super) text: Bytes,
+    pub text: Bytes,
     /// The structured content, if the text is something else.
-    pub(super) structured: Option<Bytes>,
+    pub structured: Option<Bytes>,
     result: Span,
     content: Option<Span>,
     /// The structured content in the response, if it is left out.
@@ -44,7 +48,8 @@ impl Piece {
 impl Long {
     /// Examines a response. `None` if its result is within the bound: its texts together, and its structured content,
     /// which most clients show instead of the texts.
-    pub(super) fn of(response: Bytes, most: usize, keeps_structured: bool) -> Option<Self> {
+    #[must_use]
+    pub fn of(response: Bytes, most: usize, keeps_structured: bool) -> Option<Self> {
         let text: &[u8] = &response;
         let result = Object::of(text)?.object("result")?;
         let [content, structured] = result.find_all(["content", "structuredContent"]);
@@ -109,7 +114,8 @@ impl Long {
     }
 
     /// The response with a preview. `kept`: the URI under which the result can be read, and for how long; or why it cannot.
-    pub(super) fn preview(
+    #[must_use]
+    pub fn preview(
         &self,
         most: usize,
         tool: &str,
@@ -137,7 +143,7 @@ impl Long {
             Ok((uri, kept_for)) => Ok((uri.as_str(), Some(kept_for.as_str()))),
             Err(why) => Err(why.as_str()),
         };
-        let preview = results::preview(&document, bound, kept);
+        let preview = preview(&document, bound, kept);
         let mut content =
             format!("[{{\"type\":\"text\",\"text\":{}}}{link}", quote(&preview)).into_bytes();
         for span in &self.stay {
@@ -242,7 +248,9 @@ fn utf8_of(bytes: &Bytes) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-pub(super) fn mime_of(text: &str) -> &'static str {
+/// The media type of a stored text.
+#[must_use]
+pub fn mime_of(text: &str) -> &'static str {
     match Document::of(text).is_json() {
         true => "application/json",
         false => "text/plain",

@@ -10,14 +10,14 @@ use model::{Launch, Network};
 
 /// Lines of stderr that are searched for the cause of a failed start, and of the exit of a server that was up. The
 /// latter may have logged earlier failures that it survived.
-pub(crate) const START_LINES: usize = 200;
-pub(crate) const CRASH_LINES: usize = 12;
+pub const START_LINES: usize = 200;
+pub const CRASH_LINES: usize = 12;
 /// Maximum length of a program name in a diagnosis.
 const MAX_NAME_BYTES: usize = 32;
 
 /// The cause of a failure, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Diagnosis {
+pub struct Diagnosis {
     what: String,
     remedy: String,
 }
@@ -241,7 +241,7 @@ const CAUSES: [Cause; 18] = [
 ];
 
 /// Finds the cause of a failure in the last `lines` lines of stderr.
-pub(crate) fn diagnose(stderr: &str, lines: usize, launch: Option<&Launch>) -> Option<Diagnosis> {
+pub fn diagnose(stderr: &str, lines: usize, launch: Option<&Launch>) -> Option<Diagnosis> {
     let skipped = stderr.lines().count().saturating_sub(lines);
     let lines: Vec<&str> = stderr.lines().skip(skipped).collect();
     if let Some(name) = lines.iter().find_map(|line| missing_program(line)) {
