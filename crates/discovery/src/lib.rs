@@ -10,6 +10,7 @@
 //! - Results and scores do not depend on hidden tools of a segment, as long as the search stays within its bound on work.
 //! - Deliberately absent: permissions. The caller passes the exposed name of each visible tool.
 
+mod clauses;
 mod fusion;
 mod names;
 mod part;
@@ -26,6 +27,7 @@ mod vector;
 mod words;
 
 pub use self::{
+    clauses::{MAX_CLAUSES, clauses, is_meaningful},
     names::Tier,
     part::Part,
     passage::passage,

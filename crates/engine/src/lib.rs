@@ -13,7 +13,7 @@
 //!   (`unavailable`).
 //! - `views`: what one caller sees. `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to
 //!   clients; `finders`, `entry`, `source`, `index`, `part`, `refusals`, `sign_ins`, [`view`], `render`: all catalogs as an
-//!   immutable snapshot; `find`: search mode, with the meanings of tools (`meanings`); `merged`, `keeper`: the change from one snapshot to the next.
+//!   immutable snapshot; `find`: search mode; `merged`, `keeper`: the change from one snapshot to the next.
 //! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for
 //!   a modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
@@ -68,6 +68,5 @@ pub use server::{
 pub use views::{
     find::{Found, ListTokens},
     fleet::{Fleet, Project},
-    meanings::Meanings,
     view,
 };

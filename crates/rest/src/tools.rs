@@ -130,12 +130,13 @@ pub(super) async fn search(
         return Err(Problem::new(400, what));
     }
     let view = rest.seen_by(project, true).await?;
-    let meanings = rest.gateway.meanings(&view);
+    let query = asked.query.as_deref().unwrap_or_default();
+    let vectors = rest.gateway.query_vectors(&view, query).await;
     // The first search of a view indexes its tools.
     let searching = tokio::task::spawn_blocking(move || {
         let server = asked.server.as_ref().map(ServerName::as_str);
         let query = asked.query.as_deref().unwrap_or_default();
-        let found = view.find(query, server, limit, meanings.as_deref());
+        let found = view.find(query, server, limit, &vectors);
         let tools = found.iter().map(|tool| found_tool(&view, tool)).collect();
         let tokens = view.list_tokens();
         FoundTools {

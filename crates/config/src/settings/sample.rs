@@ -211,6 +211,12 @@ network = "bridge"            # for servers with an open network
 # volume_driver = "local"     # makes volumes available on any node; without it a server stays on the node of its volumes
 # volume_options = ["type=nfs", "o=addr=10.0.0.9,rw", "device=:/volumes/{name}"]
 
+# An endpoint for embeddings, instead of `search_model`. It gets the definitions of tools and the queries of searches.
+# [embeddings]
+# url = "https://api.openai.com/v1"   # the API of OpenAI, which local model servers support too; `/embeddings` is added
+# model = "text-embedding-3-small"
+# api_key = "${OPENAI_API_KEY}"       # default: none
+
 # The agent behind `POST /api/v1/chat`. Without a model there is no agent.
 # [agent]
 # api = "anthropic"           # the model API; "openai" stands for chat completions, which local model servers support too

@@ -9,6 +9,7 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use catalog::is_for_models;
+use discovery::Vector;
 use mcp::{
     Era, Frame,
     frame::Param,
@@ -21,7 +22,6 @@ use crate::{
     shared::Shared,
     views::{
         finders::{Finder, MAX_DESCRIBED, MAX_FOUND, USUAL_FOUND},
-        meanings::Meanings,
         view::View,
     },
 };
@@ -96,14 +96,20 @@ pub(crate) async fn answer(
         .map(|at| frame.text().slice(at))
         .unwrap_or_default();
     let era = caller.era;
-    let meanings = shared.meanings.get().cloned();
-    prepare(shared, &view);
+    let query = match finder {
+        Finder::Search => Object::of(&arguments).and_then(|arguments| arguments.string("query")),
+        _ => None,
+    };
+    let vectors = match query {
+        Some(query) => query_vectors(shared, &view, &query).await,
+        None => Vec::new(),
+    };
     // The first search of a view indexes its tools, which takes milliseconds if there are thousands.
     let answering = tokio::task::spawn_blocking(move || {
         let arguments = Object::of(&arguments);
         match finder {
             Finder::Describe => describe(&view, arguments, era),
-            _ => search(&view, arguments, meanings.as_deref()),
+            _ => search(&view, arguments, &vectors),
         }
     });
     match answering.await {
@@ -115,22 +121,44 @@ pub(crate) async fn answer(
 
 /// Begins to compute the meanings of a view's tools, which a later search uses.
 pub(crate) fn prepare(shared: &Arc<Shared>, view: &Arc<View>) {
-    let Some(meanings) = shared.meanings.get().filter(|_| view.needs_embedding()) else {
+    let meanings = shared.meanings.get();
+    let Some(meanings) = meanings.filter(|meanings| meanings.is_available()) else {
         return;
     };
-    let (meanings, view, over) = (meanings.clone(), view.clone(), shared.over.clone());
+    let claims = view.claim_meanings();
+    if claims.is_empty() {
+        return;
+    }
+    let (meanings, over) = (meanings.clone(), shared.over.clone());
     shared.spawn(async move {
-        let embedding = tokio::task::spawn_blocking(move || {
-            view.embed(&meanings, || over.is_cancelled());
-        });
-        let _ = embedding.await;
+        let embedding = async {
+            for claim in claims {
+                if !claim.embed(&meanings).await {
+                    break;
+                }
+            }
+        };
+        over.run_until_cancelled(embedding).await;
     });
+}
+
+/// The vectors of a query, if those of some tools are known. Begins to compute the others.
+pub(crate) async fn query_vectors(
+    shared: &Arc<Shared>,
+    view: &Arc<View>,
+    query: &str,
+) -> Vec<Vector> {
+    prepare(shared, view);
+    match shared.meanings.get().filter(|_| view.has_meanings()) {
+        Some(meanings) => meanings.of_query(query).await,
+        None => Vec::new(),
+    }
 }
 
 fn search(
     view: &View,
     arguments: Option<Object<'_>>,
-    meanings: Option<&Meanings>,
+    vectors: &[Vector],
 ) -> Result<String, String> {
     let arguments = arguments.ok_or("search_tools needs `query`, a string")?;
     let query = arguments.string("query");
@@ -149,7 +177,7 @@ fn search(
             .filter(|limit| (1..=MAX_FOUND).contains(limit))
             .ok_or_else(|| format!("`limit` must be a whole number from 1 to {MAX_FOUND}"))?,
     };
-    let found = view.find(&query, server.as_deref(), limit, meanings);
+    let found = view.find(&query, server.as_deref(), limit, vectors);
     if found.is_empty() {
         return Ok(format!(
             "No tool fits `{}`. Try other words, or fewer.",

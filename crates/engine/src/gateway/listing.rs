@@ -4,8 +4,10 @@
 use std::{borrow::Cow, sync::Arc};
 
 use catalog::ListKind;
+use discovery::Vector;
 use mcp::{Frame, RpcError};
 use model::{ToolMode, UnknownWord};
+use relevance::Meanings;
 
 use super::{lacks, no_scope};
 use crate::{
@@ -15,21 +17,19 @@ use crate::{
     exchange::{Answer, Caller, check_cursor},
     life::{chain, session_instances},
     scope::Scope,
-    views::{finders::TOOLS_KEY, meanings::Meanings, view::View},
+    views::{finders::TOOLS_KEY, view::View},
 };
 
 impl Gateway {
-    /// Sets the model that compares meanings in searches. Only the first call has an effect.
+    /// Sets what compares meanings in searches. Only the first call has an effect.
     pub fn keep_meanings(&self, meanings: Arc<Meanings>) {
         let _ = self.shared.meanings.set(meanings);
     }
 
-    /// The model that compares meanings in searches, if there is one. Also starts to compute the meanings of all tools
-    /// in the view.
-    #[must_use]
-    pub fn meanings(&self, view: &Arc<View>) -> Option<Arc<Meanings>> {
-        find::prepare(&self.shared, view);
-        self.shared.meanings.get().cloned()
+    /// The vectors of a query for [`View::find`]. Empty if meanings are not compared. Also starts to compute the meanings of
+    /// all tools in the view.
+    pub async fn query_vectors(&self, view: &Arc<View>, query: &str) -> Vec<Vector> {
+        find::query_vectors(&self.shared, view, query).await
     }
 
     /// The tokens that short lists of tools saved.

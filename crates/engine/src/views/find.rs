@@ -4,13 +4,18 @@ use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use bytes::Bytes;
 use catalog::ListKind;
-use discovery::{Hit, Query};
+use discovery::{Hit, Query, Vector};
 use mcp::{Era, json::Object};
 use model::{NativeName, ToolMode, ToolRef};
 
 use crate::{
     server::Server,
-    views::{entry::Entry, finders::Finder, meanings::Meanings, part::Part, view::View},
+    views::{
+        entry::Entry,
+        finders::Finder,
+        part::{Claim, Part},
+        view::View,
+    },
 };
 
 /// Bytes of the names of servers in the description of [`Finder::Search`].
@@ -204,15 +209,15 @@ impl View {
     }
 
     /// The tools that fit a query best, best first. `server`: only the tools of the server with this name in the view.
-    /// `meanings`: also those whose meaning is similar, as far as it is known. Blocks the thread for milliseconds, or
-    /// longer if the tools are not indexed yet.
+    /// `vectors`: those of the query, to find tools whose meaning is similar, as far as it is known. Blocks the thread for
+    /// milliseconds if the tools are not indexed yet.
     #[must_use]
     pub fn find(
         &self,
         query: &str,
         server: Option<&str>,
         limit: usize,
-        meanings: Option<&Meanings>,
+        vectors: &[Vector],
     ) -> Vec<Found<'_>> {
         let is_meant = |part: &&Part| {
             let label = part.source.server.label(&self.scope).0;
@@ -226,10 +231,7 @@ impl View {
             discovery::Part::new(part.segment(), names).with_vectors(part.vectors())
         });
         let searched: Vec<_> = searched.collect();
-        let meanings = meanings.filter(|_| parts.iter().any(|part| !part.vectors().is_empty()));
-        let vectors = meanings.map(|meanings| meanings.of_query(query));
-        let vectors = vectors.unwrap_or_default();
-        let query = Query::new(query).with_vectors(&vectors);
+        let query = Query::new(query).with_vectors(vectors);
         let hits = discovery::search(&searched, &query, limit).into_iter();
         let found = hits.map(|hit| {
             let entry = &parts[hit.part].entries(ListKind::Tools)[hit.tool];
@@ -264,16 +266,15 @@ impl View {
         *self.lazy.saved_tokens.get_or_init(saved)
     }
 
-    /// Returns whether the meanings of tools are missing that [`View::embed`] computes.
-    pub(crate) fn needs_embedding(&self) -> bool {
-        self.parts.iter().any(|part| !part.is_embedded())
+    /// Returns whether the meanings of some tools are known.
+    pub(crate) fn has_meanings(&self) -> bool {
+        self.parts.iter().any(|part| !part.vectors().is_empty())
     }
 
-    /// Computes the meanings of all tools. Blocks the thread for up to minutes.
-    pub(crate) fn embed(&self, meanings: &Meanings, is_over: impl Fn() -> bool) {
-        for part in self.parts.iter().take_while(|_| !is_over()) {
-            part.embed(meanings);
-        }
+    /// The right to compute the meanings of tools that nobody computes yet.
+    pub(crate) fn claim_meanings(&self) -> Vec<Claim> {
+        let unclaimed = self.parts.iter().filter(|part| part.is_unclaimed());
+        unclaimed.filter_map(Part::claim).collect()
     }
 
     /// Returns whether a server has a tool of this exposed name.

@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use engine::{Meanings, Project, SavedTokens, Scope};
+use engine::{Project, SavedTokens, Scope};
 use model::{ProjectView, ToolMode, ToolRef};
+use relevance::Meanings;
 use serde_json::{Value, json};
 
 use crate::support::{ERAS, World, client::Client, owned, project_id, stdio, until};
@@ -359,12 +360,13 @@ async fn meanings_are_computed_beside_searches() {
     );
     let meanings = Arc::new(Meanings::load(file.as_ref()).unwrap());
     world.gateway.keep_meanings(meanings.clone());
+    let vectors = meanings.of_query("open an issue").await;
     let client = world.modern().await;
     let found = search(&client, "open an issue").await;
     assert!(found.starts_with("create_issue("), "{found}");
     let similarities = || {
         let view = world.gateway.view(&Scope::default()).unwrap();
-        let found = view.find("open an issue", None, 3, Some(&meanings));
+        let found = view.find("open an issue", None, 3, &vectors);
         found
             .iter()
             .filter_map(|found| found.hit.similarity)

@@ -1,5 +1,8 @@
 //! Splits a task into clauses, which are often the steps that different tools are needed for.
 
+/// Clauses of a task that are compared alone. Further ones count as a part of the whole only.
+pub const MAX_CLAUSES: usize = 4;
+
 /// Clauses with fewer words say too little alone.
 const MIN_WORDS: usize = 3;
 
@@ -7,7 +10,7 @@ const MIN_WORDS: usize = 3;
 const BEGINNINGS: &[&str] = &["and", "then", "also", "finally"];
 
 /// Consecutive parts of `text`, which make up the whole of it.
-pub(crate) fn clauses(text: &str) -> Vec<&str> {
+pub fn clauses(text: &str) -> Vec<&str> {
     let mut clauses = Vec::new();
     let mut start = 0;
     let mut begins_clause = false;
@@ -29,7 +32,7 @@ pub(crate) fn clauses(text: &str) -> Vec<&str> {
 }
 
 /// Returns whether a part is long enough to be compared alone.
-pub(crate) fn is_meaningful(clause: &str) -> bool {
+pub fn is_meaningful(clause: &str) -> bool {
     let is_word = |word: &&str| word.chars().any(char::is_alphanumeric);
     clause.split_whitespace().filter(is_word).count() >= MIN_WORDS
 }
