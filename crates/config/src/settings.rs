@@ -113,6 +113,7 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             root.walk.wrong(span, what, "one of the two");
         }
     }
+    root.flag("search_past_calls", &mut settings.search_past_calls);
     root.flag("code", &mut settings.code);
     let max_result_tokens = result_tokens(&mut root);
     set(&mut settings.max_result_tokens, max_result_tokens);

@@ -15,6 +15,8 @@ mod fusion;
 mod names;
 mod part;
 mod passage;
+mod past;
+mod postings;
 mod ranking;
 mod related;
 mod schema;
@@ -31,6 +33,7 @@ pub use self::{
     names::Tier,
     part::Part,
     passage::passage,
+    past::{Past, Word, query_words},
     search::{FieldScores, Hit, Query, search},
     segment::{Segment, Server, Tool},
     signature::signature,

@@ -22,8 +22,8 @@
 //!   sessions and callers; `callers`: starts the servers for callers with header values; `tokens`: access tokens in the
 //!   environment of instances; `chain`: gateways behind this one; `elsewhere`: the life of a server that another gateway of
 //!   the installation runs.
-//! - `call`: the path of a call. `relay`: relays one, across the eras; `results`: previews of long results; `find`: answers
-//!   tools that find others; `skills` and `task_requests`: requests that are not simply relayed.
+//! - `call`: the path of a call. `relay`: relays one, across the eras; `past`: what searches led to; `results`: previews of long
+//!   results; `find`: answers tools that find others; `skills` and `task_requests`: requests that are not simply relayed.
 //! - [`gateway`]: the entry point for client requests. `declare`: changes to the fleet; `watch`: subscriptions of
 //!   clients; `trial`: tries a server before it is declared; `update`: updates a server to a newer version of its
 //!   package; `presence`: which servers are present, for an agent's turn.
@@ -66,7 +66,7 @@ pub use server::{
     unavailable::Unavailable,
 };
 pub use views::{
-    find::{Found, ListTokens},
+    find::{Found, Hints, ListTokens},
     fleet::{Fleet, Project},
     view,
 };

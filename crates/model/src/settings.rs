@@ -44,6 +44,8 @@ pub struct Settings {
     pub search_model: Option<PathBuf>,
     /// An endpoint in place of the model.
     pub embeddings: Option<EmbeddingSettings>,
+    /// True: searches learn from calls that followed earlier searches.
+    pub search_past_calls: bool,
     /// True: clients may run code that calls tools.
     pub code: bool,
     /// The length of a tool's result, in tokens, above which clients get a preview. 0: no bound.
@@ -422,6 +424,7 @@ impl Default for Settings {
             search_above: 10_000,
             search_model: None,
             embeddings: None,
+            search_past_calls: false,
             code: false,
             max_result_tokens: 0,
             compact_results: false,

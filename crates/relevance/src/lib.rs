@@ -1,7 +1,7 @@
 //! Information for searches that is not in the definitions of tools.
 //!
 //! [`Meanings`] are the vectors of texts, from a sentence model that runs in the process, or from an endpoint that an
-//! administrator configured.
+//! administrator configured. [`Past`] has the words of earlier searches that led to a call.
 //!
 //! Invariants:
 //! - A search never waits for the vectors of tools. It waits for those of its query for a bounded time. Without vectors, it
@@ -13,10 +13,12 @@
 mod circuit;
 mod endpoint;
 mod meanings;
+mod past;
 
 pub use self::{
     endpoint::InvalidEndpoint,
     meanings::{LoadError, Meanings},
+    past::{Past, Searcher},
 };
 
 #[cfg(test)]

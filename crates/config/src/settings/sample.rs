@@ -32,6 +32,10 @@ listed_tools = []
 # The file of a sentence model, with which searches find tools of a similar meaning. Without it, they compare words.
 # search_model = "/usr/share/toolwharf/minilm.model"
 
+# Searches also compare the words of earlier searches that led to a successful call. They are kept in memory, for each
+# project separately.
+search_past_calls = false
+
 # Clients may run JavaScript that calls tools, with the tool run_code. Such code can call every tool that its caller
 # could call.
 code = false

@@ -124,8 +124,9 @@ fn scheduled_backups() {
 
 #[test]
 fn a_model_or_an_endpoint_for_searches() {
-    let settings = load("search_model = \"/m\"\n");
+    let settings = load("search_model = \"/m\"\nsearch_past_calls = true\n");
     assert_eq!(settings.search_model.as_deref(), Some(Path::new("/m")));
+    assert!(settings.search_past_calls);
     let text =
         "embeddings = { url = \"http://127.0.0.1:8080/v1\", model = \"m\", api_key = \"sk-1\" }\n";
     let found = load(text).embeddings.unwrap();

@@ -9,7 +9,6 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use catalog::is_for_models;
-use discovery::Vector;
 use mcp::{
     Era, Frame,
     frame::Param,
@@ -18,9 +17,11 @@ use mcp::{
 };
 
 use crate::{
+    call::past,
     exchange::{Answer, Caller},
     shared::Shared,
     views::{
+        find::{Found, Hints},
         finders::{Finder, MAX_DESCRIBED, MAX_FOUND, USUAL_FOUND},
         view::View,
     },
@@ -100,16 +101,21 @@ pub(crate) async fn answer(
         Finder::Search => Object::of(&arguments).and_then(|arguments| arguments.string("query")),
         _ => None,
     };
-    let vectors = match query {
-        Some(query) => query_vectors(shared, &view, &query).await,
-        None => Vec::new(),
+    let hints = match query {
+        Some(query) => hints(shared, &view, &query).await,
+        None => Hints::default(),
     };
+    let (learning, who) = (shared.clone(), past::searcher(caller));
     // The first search of a view indexes its tools, which takes milliseconds if there are thousands.
     let answering = tokio::task::spawn_blocking(move || {
         let arguments = Object::of(&arguments);
         match finder {
             Finder::Describe => describe(&view, arguments, era),
-            _ => search(&view, arguments, &vectors),
+            _ => search(&view, arguments, &hints, |query, found| {
+                if view.learns() {
+                    past::searched(&learning, who, query, found);
+                }
+            }),
         }
     });
     match answering.await {
@@ -142,23 +148,26 @@ pub(crate) fn prepare(shared: &Arc<Shared>, view: &Arc<View>) {
     });
 }
 
-/// The vectors of a query, if those of some tools are known. Begins to compute the others.
-pub(crate) async fn query_vectors(
-    shared: &Arc<Shared>,
-    view: &Arc<View>,
-    query: &str,
-) -> Vec<Vector> {
+/// The hints for a search. Begins to compute the meanings of tools that are not known yet.
+pub(crate) async fn hints(shared: &Arc<Shared>, view: &Arc<View>, query: &str) -> Hints {
     prepare(shared, view);
-    match shared.meanings.get().filter(|_| view.has_meanings()) {
+    let vectors = match shared.meanings.get().filter(|_| view.has_meanings()) {
         Some(meanings) => meanings.of_query(query).await,
         None => Vec::new(),
+    };
+    if !shared.fleet().settings.search_past_calls {
+        // It may have been on before.
+        shared.past.clear();
     }
+    let past = view.learns().then(|| shared.past.clone());
+    Hints { vectors, past }
 }
 
 fn search(
     view: &View,
     arguments: Option<Object<'_>>,
-    vectors: &[Vector],
+    hints: &Hints,
+    note: impl FnOnce(&str, &[Found<'_>]),
 ) -> Result<String, String> {
     let arguments = arguments.ok_or("search_tools needs `query`, a string")?;
     let query = arguments.string("query");
@@ -177,13 +186,14 @@ fn search(
             .filter(|limit| (1..=MAX_FOUND).contains(limit))
             .ok_or_else(|| format!("`limit` must be a whole number from 1 to {MAX_FOUND}"))?,
     };
-    let found = view.find(&query, server.as_deref(), limit, vectors);
+    let found = view.find(&query, server.as_deref(), limit, hints);
     if found.is_empty() {
         return Ok(format!(
             "No tool fits `{}`. Try other words, or fewer.",
             shown(&query)
         ));
     }
+    note(&query, &found);
     let (mut text, mut room) = (String::new(), MAX_FOUND_TOKENS);
     for (at, tool) in found.iter().enumerate() {
         let line = view.signature(tool);

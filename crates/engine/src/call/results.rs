@@ -21,7 +21,10 @@ use store::{NewResult, ResultRoom, ResultRow};
 use tokio::{sync::SemaphorePermit, time::timeout};
 
 use crate::{
-    call::relay::{Target, relay},
+    call::{
+        past::Consequence,
+        relay::{Target, relay},
+    },
     exchange::{Answer, Caller},
     shared::Shared,
     views::view::View,
@@ -53,7 +56,11 @@ pub(crate) async fn call(
     frame: &Frame,
     target: Target,
 ) -> Answer {
+    let consequence = Consequence::of(shared, view, caller, &target);
     let answer = relay(shared, caller, frame, target).await;
+    if let Some(consequence) = consequence {
+        consequence.note(shared, &answer);
+    }
     let bound = bound(view, caller).filter(|most| answer.text.len() > *most);
     let compacts = view.compacts_results() && !caller.wants_whole;
     if bound.is_none() && !compacts {

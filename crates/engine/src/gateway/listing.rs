@@ -4,7 +4,6 @@
 use std::{borrow::Cow, sync::Arc};
 
 use catalog::ListKind;
-use discovery::Vector;
 use mcp::{Frame, RpcError};
 use model::{ToolMode, UnknownWord};
 use relevance::Meanings;
@@ -17,7 +16,7 @@ use crate::{
     exchange::{Answer, Caller, check_cursor},
     life::{chain, session_instances},
     scope::Scope,
-    views::{finders::TOOLS_KEY, view::View},
+    views::{find::Hints, finders::TOOLS_KEY, view::View},
 };
 
 impl Gateway {
@@ -26,10 +25,10 @@ impl Gateway {
         let _ = self.shared.meanings.set(meanings);
     }
 
-    /// The vectors of a query for [`View::find`]. Empty if meanings are not compared. Also starts to compute the meanings of
-    /// all tools in the view.
-    pub async fn query_vectors(&self, view: &Arc<View>, query: &str) -> Vec<Vector> {
-        find::query_vectors(&self.shared, view, query).await
+    /// The hints for [`View::find`]. Also starts to compute the meanings of all tools in the
+    /// view.
+    pub async fn hints(&self, view: &Arc<View>, query: &str) -> Hints {
+        find::hints(&self.shared, view, query).await
     }
 
     /// The tokens that short lists of tools saved.

@@ -10,8 +10,9 @@ use std::{
 
 use catalog::ListKind;
 use discovery::{Segment, Vector};
-use model::{NamingPolicy, NativeName, naming::Named};
-use relevance::Meanings;
+use model::{NamingPolicy, NativeName, ProjectId, naming::Named};
+use parking_lot::Mutex;
+use relevance::{Meanings, Past};
 use tokio::task::spawn_blocking;
 
 use crate::views::{
@@ -34,6 +35,8 @@ pub(crate) struct Part {
     vectors: OnceLock<Vec<Vector>>,
     /// True if the meanings are there, or are being computed.
     is_claimed: AtomicBool,
+    /// Words of earlier searches, with their version.
+    past: Mutex<Option<(u64, Arc<discovery::Past>)>>,
     /// The approximate length of the definitions of its tools, in tokens.
     tokens: OnceLock<usize>,
 }
@@ -49,6 +52,7 @@ impl Part {
             index: OnceLock::new(),
             vectors: OnceLock::new(),
             is_claimed: AtomicBool::new(false),
+            past: Mutex::default(),
             tokens: OnceLock::new(),
         }
     }
@@ -66,6 +70,7 @@ impl Part {
             self.index = OnceLock::new();
             self.vectors = OnceLock::new();
             self.is_claimed = AtomicBool::new(false);
+            self.past = Mutex::default();
             self.tokens = OnceLock::new();
         }
         self.entries[kind as usize] = entries.into();
@@ -81,6 +86,7 @@ impl Part {
             index: OnceLock::new(),
             vectors: OnceLock::new(),
             is_claimed: AtomicBool::new(false),
+            past: Mutex::default(),
             tokens: OnceLock::new(),
         }
     }
@@ -114,10 +120,31 @@ impl Part {
         !self.is_claimed.load(Ordering::Relaxed)
     }
 
-    /// The right to compute the meanings of its tools. `None` if they are there, or somebody else has it.
+    /// The right to compute the meanings of its tools. `None` if they are computed, or another task has it.
     pub(crate) fn claim(self: &Arc<Self>) -> Option<Claim> {
         let is_claimed = self.is_claimed.swap(true, Ordering::Relaxed);
         (!is_claimed).then(|| Claim(self.clone()))
+    }
+
+    /// Words of earlier searches in its scope, for its tools.
+    pub(crate) fn past(
+        &self,
+        past: &Past,
+        project: Option<&ProjectId>,
+    ) -> Option<Arc<discovery::Past>> {
+        let server = self.source.server.key();
+        let version = past.version(project, server)?;
+        let mut known = self.past.lock();
+        match &*known {
+            Some((at, words)) if *at == version => Some(words.clone()),
+            _ => {
+                let natives = self.entries(ListKind::Tools).iter();
+                let natives = natives.map(|entry| &*entry.item.native);
+                let words = Arc::new(past.of(project, server, natives));
+                *known = Some((version, words.clone()));
+                Some(words)
+            }
+        }
     }
 
     /// Its tools that models may call.
