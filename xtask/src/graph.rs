@@ -27,8 +27,8 @@ runtime: model | rmcp | axum sqlx
 # Its processes run in the sandbox of `runtime`.
 code: runtime model | hyper rmcp | axum sqlx
 store: model | hyper rmcp | axum
-# For the estimate of tokens.
-results: discovery | | tokio hyper axum reqwest sqlx rmcp
+# For the estimate of tokens, and for editing responses as text.
+results: discovery mcp | tokio hyper rmcp | axum sqlx
 # For the reader of event streams and, with the feature `adk`, the client role.
 agent: http-client mcp model results | sqlx | axum
 lifecycle: runtime model | hyper sqlx rmcp | axum sqlx
@@ -38,7 +38,9 @@ records: lifecycle runtime store model | hyper rmcp | axum
 # Pure computing.
 discovery: | | tokio hyper axum reqwest sqlx rmcp
 discovery-model: discovery | | tokio hyper axum reqwest sqlx rmcp
-engine: catalog records lifecycle code discovery discovery-model mcp results runtime store model | sqlx genai | axum
+# Asks an endpoint for embeddings.
+relevance: discovery discovery-model http-client model | | axum sqlx rmcp
+engine: catalog records lifecycle code discovery relevance mcp results runtime store model | sqlx genai | axum
 # For words used in bodies.
 api: model | | tokio hyper axum reqwest sqlx rmcp
 # For errors in a body, with their places.
@@ -46,7 +48,7 @@ config: model api | | tokio hyper axum reqwest sqlx rmcp
 containers: http-client runtime model | rmcp | axum sqlx
 # People and servers sign in with the same protocol.
 auth: http-client oauth runtime store model | sqlx |
-backend: auth catalog engine code http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
+backend: auth catalog engine code relevance http-client lifecycle containers runtime store mcp oauth config model api | sqlx |
 gateway: auth backend engine http-client lifecycle runtime store mcp model | sqlx |
 install: api config http-client mcp model runtime | sqlx |
 rest: auth backend gateway install catalog engine discovery lifecycle agent runtime store mcp oauth config model api | sqlx |

@@ -127,6 +127,8 @@ pub struct FieldScores {
     pub parameter_text: f32,
     /// The server's name, description and instructions.
     pub server: f32,
+    /// Words of earlier searches that led to a call.
+    pub past: f32,
 }
 
 /// The approximate number of tokens of the list of tools.

@@ -18,13 +18,14 @@ use containers::{
     docker::{self, Docker, Swarm},
     e2b::{self, E2b},
 };
-use engine::{Gateway, Meanings, Runtimes};
+use engine::{Gateway, Runtimes};
 use http_client::Proxies;
 use mcp::{
     chain::{self, Chain},
     client::Identity,
 };
 use model::{ProjectId, Provider, ServerName, Settings};
+use relevance::Meanings;
 use runtime::{
     Host, PackageOptions, Packages, Ports, Runtime,
     process::Spawner,
@@ -345,7 +346,7 @@ pub async fn gateway(
         }
         None => Runtimes::without_sandboxes(host, NOT_OWNED),
     };
-    let search_model = settings.search_model.clone();
+    let (search_model, embeddings) = (settings.search_model.clone(), settings.embeddings.clone());
     let gateway = Gateway::new(settings, identity, runtimes, logins.clone(), store.clone());
     gateway.keep_code(code);
     if let Some(file) = search_model {
@@ -358,6 +359,13 @@ pub async fn gateway(
                 file.display()
             ),
         });
+    }
+    match embeddings.as_ref().map(Meanings::of_endpoint) {
+        Some(Ok(meanings)) => gateway.keep_meanings(Arc::new(meanings)),
+        Some(Err(error)) => tracing::error!(
+            "the endpoint in `[embeddings]` is not used: {error}; searches compare words only"
+        ),
+        None => {}
     }
     logins.serve(&gateway);
     gateway.set_recordings(store.recording_list().await?);

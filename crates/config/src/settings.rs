@@ -22,9 +22,10 @@ use std::{
 };
 
 use model::{
-    AuditBodies, BackupSettings, HostEnv, HostingSettings, KubernetesSettings, Limits, LogFormat,
-    NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider, ResultSettings, RunBy,
-    ServerName, Settings, StartPolicy, SwarmSettings, TlsSettings, ToolMode, ToolRef, naming,
+    AuditBodies, BackupSettings, EmbeddingSettings, HostEnv, HostingSettings, KubernetesSettings,
+    Limits, LogFormat, NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider,
+    ResultSettings, RunBy, ServerName, Settings, StartPolicy, SwarmSettings, TlsSettings, ToolMode,
+    ToolRef, naming,
 };
 use toml::{
     Spanned,
@@ -34,8 +35,8 @@ use toml::{
 pub use self::edit::with_default_sandbox;
 use self::{
     values::{
-        base_url, integer, is_address, is_host, is_private_address, is_web_url, origin, own_words,
-        size,
+        base_url, integer, is_address, is_host, is_private_address, is_service_url, is_web_url,
+        origin, own_words, size,
     },
     walk::{Table, Walk, set},
 };
@@ -104,6 +105,15 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     let must = r#"an absolute path, such as "/usr/share/toolwharf/minilm.model""#;
     let model = root.text("search_model", must, |text| Path::new(text).is_absolute());
     settings.search_model = model.map(Into::into);
+    if let Some(table) = root.table("embeddings") {
+        let span = table.items.keys().next().map_or(0..0, Spanned::span);
+        settings.embeddings = embeddings(table);
+        if settings.search_model.is_some() {
+            let what = "`search_model` and `[embeddings]` exclude each other";
+            root.walk.wrong(span, what, "one of the two");
+        }
+    }
+    root.flag("search_past_calls", &mut settings.search_past_calls);
     root.flag("code", &mut settings.code);
     let max_result_tokens = result_tokens(&mut root);
     set(&mut settings.max_result_tokens, max_result_tokens);
@@ -261,6 +271,31 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             project(root.walk, key, value, settings);
         }
     }
+}
+
+fn embeddings(mut table: Table<'_, '_>) -> Option<EmbeddingSettings> {
+    let api_key = table.secret("api_key");
+    let must = r#"a URL such as "https://api.openai.com/v1", without a user"#;
+    let url = table.text("url", must, is_service_url);
+    let model = table.text("model", "the name of a model", |model| {
+        !model.trim().is_empty()
+    });
+    for (key, example) in [
+        ("url", "https://api.openai.com/v1"),
+        ("model", "text-embedding-3-small"),
+    ] {
+        if table.items.get(key).is_none() {
+            let span = table.items.keys().next().map_or(0..0, Spanned::span);
+            let what = format!("`[embeddings]` has no `{key}`");
+            let write = format!(r#"`{key} = "{example}"`, for instance"#);
+            table.walk.wrong(span, &what, &write);
+        }
+    }
+    Some(EmbeddingSettings {
+        url: url?,
+        model: model?,
+        api_key,
+    })
 }
 
 /// Returns whether a process can get a variable with this name.

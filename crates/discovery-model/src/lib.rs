@@ -9,7 +9,6 @@
 //! - Deliberately absent: threads, caches, and the network.
 
 mod attention;
-mod clauses;
 mod file;
 mod matrix;
 mod network;
@@ -18,17 +17,10 @@ mod tokenizer;
 
 use std::path::Path;
 
-use discovery::Vector;
+use discovery::{MAX_CLAUSES, Vector, clauses, is_meaningful};
 
 pub use self::file::Error;
-use self::{
-    clauses::{clauses, is_meaningful},
-    network::Network,
-    tokenizer::Tokenizer,
-};
-
-/// Clauses of a task that have a vector.
-const MAX_CLAUSES: usize = 4;
+use self::{network::Network, tokenizer::Tokenizer};
 
 /// Tokens of a task that are read. It bounds what a search costs; words beyond it are still compared as words.
 const MAX_TASK_TOKENS: usize = 48;

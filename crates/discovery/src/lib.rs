@@ -10,10 +10,13 @@
 //! - Results and scores do not depend on hidden tools of a segment, as long as the search stays within its bound on work.
 //! - Deliberately absent: permissions. The caller passes the exposed name of each visible tool.
 
+mod clauses;
 mod fusion;
 mod names;
 mod part;
 mod passage;
+mod past;
+mod postings;
 mod ranking;
 mod related;
 mod schema;
@@ -26,9 +29,11 @@ mod vector;
 mod words;
 
 pub use self::{
+    clauses::{MAX_CLAUSES, clauses, is_meaningful},
     names::Tier,
     part::Part,
     passage::passage,
+    past::{Past, Word, query_words},
     search::{FieldScores, Hit, Query, search},
     segment::{Segment, Server, Tool},
     signature::signature,

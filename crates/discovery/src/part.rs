@@ -1,6 +1,6 @@
 //! A segment as one view shows it.
 
-use crate::{segment::Segment, vector::Vector};
+use crate::{past::Past, segment::Segment, vector::Vector};
 
 /// A segment, and how a view exposes its tools.
 #[derive(Debug, Clone, Copy)]
@@ -8,6 +8,7 @@ pub struct Part<'p> {
     pub(crate) segment: &'p Segment,
     names: &'p [Option<&'p str>],
     vectors: &'p [Vector],
+    pub(crate) past: Option<&'p Past>,
 }
 
 impl<'p> Part<'p> {
@@ -18,6 +19,7 @@ impl<'p> Part<'p> {
             segment,
             names,
             vectors: &[],
+            past: None,
         }
     }
 
@@ -26,6 +28,12 @@ impl<'p> Part<'p> {
     #[must_use]
     pub fn with_vectors(self, vectors: &'p [Vector]) -> Self {
         Self { vectors, ..self }
+    }
+
+    /// Earlier searches that led to the tools of the segment. Those of hidden tools do not count.
+    #[must_use]
+    pub fn with_past(self, past: Option<&'p Past>) -> Self {
+        Self { past, ..self }
     }
 
     /// The exposed name of a tool, if it is visible.

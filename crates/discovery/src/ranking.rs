@@ -7,8 +7,9 @@
 
 use crate::{
     part::Part,
+    postings::Posting,
     related::related,
-    segment::{FIELDS, Field, Posting},
+    segment::{FIELDS, Field},
     words::{Term, each_stem},
 };
 
@@ -66,6 +67,8 @@ struct Found<'s> {
     /// The weight in the server's fields, for all tools of the part.
     server: f32,
     weight: f32,
+    /// True if earlier searches have the term, false if definitions have it.
+    is_past: bool,
 }
 
 /// A word of the query with its related words, and where they occur.
@@ -132,6 +135,18 @@ impl<'s> Ranking<'s> {
             all += count;
             for (index, wanted) in wanted.iter_mut().enumerate() {
                 let (postings, server) = part.segment.find(wanted.term);
+                let past = part.past.map_or(&[][..], |past| past.find(wanted.term));
+                // Of an older list of tools, for instance.
+                let past = &past
+                    [..past.partition_point(|posting| (posting.tool as usize) < visible.len())];
+                let is_new = |posting: &&Posting| {
+                    let find = postings.binary_search_by_key(&posting.tool, |posting| posting.tool);
+                    server == 0.0 && visible[posting.tool as usize] && find.is_err()
+                };
+                if !past.is_empty() {
+                    wanted.with += past.iter().filter(is_new).count();
+                    wanted.visits += past.len();
+                }
                 if server > 0.0 {
                     wanted.with += count;
                     wanted.visits += visible.len();
@@ -143,19 +158,24 @@ impl<'s> Ranking<'s> {
                         postings.iter().filter(shown).count()
                     };
                     wanted.visits += postings.len();
-                } else {
-                    continue;
                 }
                 let weight = wanted.weight;
-                found.push((
-                    index,
-                    Found {
+                let mut push = |postings, server, is_past| {
+                    let found_here = Found {
                         part: number,
                         postings,
                         server,
                         weight,
-                    },
-                ));
+                        is_past,
+                    };
+                    found.push((index, found_here));
+                };
+                if server > 0.0 || !postings.is_empty() {
+                    push(postings, server, false);
+                }
+                if !past.is_empty() {
+                    push(past, 0.0, true);
+                }
             }
         }
         let mut groups: Vec<Group<'s>> = words
@@ -280,6 +300,10 @@ impl Group<'_> {
                 .binary_search_by_key(&tool, |posting| posting.tool as usize);
             if let Ok(at) = at {
                 let posting = &found.postings[at];
+                if found.is_past {
+                    weights[Field::Past as usize] += found.weight * posting.weight;
+                    continue;
+                }
                 for (sum, share) in weights.iter_mut().zip(posting.shares) {
                     *sum += found.weight * posting.weight * f32::from(share) / 255.0;
                 }

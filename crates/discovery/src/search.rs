@@ -7,10 +7,8 @@ use crate::{
     ranking::{Ranking, words},
     segment::Field,
     vector::Vector,
+    words::MAX_QUERY_BYTES,
 };
-
-/// Bytes of a query that are used. The rest of a longer one is ignored.
-const MAX_QUERY_BYTES: usize = 8 << 10;
 
 /// The weight of a related word, as a share of that of the word itself, if their meanings are equal.
 const RELATED_WEIGHT: f32 = 0.5;
@@ -56,7 +54,7 @@ pub struct Hit {
     pub fields: FieldScores,
 }
 
-/// A score, divided among the fields of a definition.
+/// A score, divided among the fields of a definition, and earlier searches.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FieldScores {
     pub name: f32,
@@ -68,6 +66,8 @@ pub struct FieldScores {
     pub parameter_text: f32,
     /// The server's name, description and instructions.
     pub server: f32,
+    /// Words of earlier searches that led to a call.
+    pub past: f32,
 }
 
 /// Returns the best `limit` of the visible tools of all parts. Tools that have nothing in common with the query are left
@@ -142,6 +142,7 @@ pub fn search(parts: &[Part<'_>], query: &Query<'_>, limit: usize) -> Vec<Hit> {
                     parameters: fields[Field::Parameters as usize],
                     parameter_text: fields[Field::ParameterText as usize],
                     server: fields[Field::Server as usize],
+                    past: fields[Field::Past as usize],
                 },
             }
         })

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use crate::{
     names::Name,
+    postings::{Posting, Postings, TOOL_FIELDS},
     schema,
     words::{Term, each_stem},
 };
@@ -56,12 +57,11 @@ pub(crate) enum Field {
     ParameterText,
     /// The server's name, description and instructions.
     Server,
+    /// Words of earlier searches, which are not part of the definition ([`Past`](crate::Past)).
+    Past,
 }
 
-/// Number of fields of a tool itself.
-const TOOL_FIELDS: usize = 4;
-
-pub(crate) const FIELDS: usize = TOOL_FIELDS + 1;
+pub(crate) const FIELDS: usize = TOOL_FIELDS + 2;
 
 impl Field {
     const OF_TOOL: [Self; TOOL_FIELDS] = [
@@ -71,11 +71,11 @@ impl Field {
         Self::ParameterText,
     ];
 
-    /// The weight of a word in this field.
-    const WEIGHTS: [f32; FIELDS] = [3.0, 1.0, 1.0, 1.0, 1.0];
+    /// The weight of a word in this field, for fields of a definition.
+    const WEIGHTS: [f32; TOOL_FIELDS + 1] = [3.0, 1.0, 1.0, 1.0, 1.0];
 
     /// The number of words at which the weight is not corrected.
-    const TYPICAL_WORDS: [f32; FIELDS] = [3.0, 20.0, 4.0, 24.0, 3.0];
+    const TYPICAL_WORDS: [f32; TOOL_FIELDS + 1] = [3.0, 20.0, 4.0, 24.0, 3.0];
 
     /// The effect of the length of the field on the weight of a word: 0 not at all, 1 in proportion.
     const LENGTH_EFFECT: f32 = 0.5;
@@ -88,26 +88,12 @@ impl Field {
     }
 }
 
-/// A term of a tool.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Posting {
-    pub(crate) tool: u32,
-    /// The sum of the weights of all fields.
-    pub(crate) weight: f32,
-    /// The share of each field in it, of 255.
-    pub(crate) shares: [u8; TOOL_FIELDS],
-}
-
 /// The analysed tools of one server. See the [crate's documentation](crate).
 #[derive(Debug)]
 pub struct Segment {
     /// One bit per term, to exclude most terms without a search.
     filter: [u64; FILTER_WORDS],
-    /// In ascending order.
-    terms: Vec<Term>,
-    /// The first posting of each term, and their number at the end.
-    starts: Vec<u32>,
-    postings: Vec<Posting>,
+    postings: Postings,
     /// The terms of the server with their weights, in ascending order.
     server: Vec<(Term, f32)>,
     names: Vec<Name>,
@@ -131,28 +117,13 @@ impl Segment {
         for (number, tool) in (0_u32..).zip(tools) {
             all.extend(postings(number, tool));
         }
-        all.sort_unstable_by_key(|(term, posting)| (*term, posting.tool));
         let mut segment = Self {
             filter: [0; FILTER_WORDS],
-            terms: Vec::new(),
-            starts: Vec::new(),
-            postings: Vec::with_capacity(all.len()),
+            postings: Postings::new(all),
             server: server_terms(server),
             names: tools.iter().map(|tool| Name::new(tool.name)).collect(),
         };
-        for (number, (term, posting)) in (0_u32..).zip(all) {
-            if segment.terms.last() != Some(&term) {
-                segment.terms.push(term);
-                segment.starts.push(number);
-            }
-            segment.postings.push(posting);
-        }
-        segment
-            .starts
-            .push(u32::try_from(segment.postings.len()).unwrap_or(u32::MAX));
-        segment.terms.shrink_to_fit();
-        segment.starts.shrink_to_fit();
-        let own = segment.terms.iter().copied();
+        let own = segment.postings.terms().iter().copied();
         for term in own.chain(segment.server.iter().map(|(term, _)| *term)) {
             let (word, bit) = filter_bit(term);
             segment.filter[word] |= bit;
@@ -172,9 +143,7 @@ impl Segment {
     /// The memory that the segment takes, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Self>()
-            + self.terms.capacity() * size_of::<Term>()
-            + self.starts.capacity() * size_of::<u32>()
-            + self.postings.capacity() * size_of::<Posting>()
+            + self.postings.bytes()
             + self.server.capacity() * size_of::<(Term, f32)>()
             + self.names.capacity() * size_of::<Name>()
             + self.names.iter().map(Name::bytes).sum::<usize>()
@@ -191,10 +160,7 @@ impl Segment {
         if self.filter[word] & bit == 0 {
             return (&[], 0.0);
         }
-        let postings = match self.terms.binary_search(&term) {
-            Ok(at) => &self.postings[self.starts[at] as usize..self.starts[at + 1] as usize],
-            Err(_) => &[],
-        };
+        let postings = self.postings.find(term);
         let server = match self.server.binary_search_by_key(&term, |(term, _)| *term) {
             Ok(at) => self.server[at].1,
             Err(_) => 0.0,

@@ -1,9 +1,12 @@
 //! Vectors of texts, from a sentence model.
 
-/// The meaning of a text: a direction in a space with a fixed number of dimensions. It takes one byte per dimension.
+use std::sync::Arc;
+
+/// The meaning of a text: a direction in a space with a fixed number of dimensions. It takes one byte per dimension. Clones
+/// share them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vector {
-    bytes: Box<[i8]>,
+    bytes: Arc<[i8]>,
     /// The reciprocal of the length of `bytes`. 0 for a vector without a direction.
     factor: f32,
 }
@@ -17,7 +20,7 @@ impl Vector {
             .map(finite)
             .fold(0.0, |most: f32, number| most.max(number.abs()));
         // Divided first, so that no product is infinite.
-        let bytes: Box<[i8]> = numbers
+        let bytes: Arc<[i8]> = numbers
             .iter()
             .map(|number| (finite(number) / most * 127.0).round() as i8)
             .collect();
@@ -28,6 +31,11 @@ impl Vector {
             0.0
         };
         Self { bytes, factor }
+    }
+
+    /// The number of dimensions.
+    pub fn dimensions(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The cosine of the angle between two vectors: 1 for the same direction. 0 if they have different numbers of

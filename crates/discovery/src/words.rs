@@ -6,6 +6,9 @@
 
 use crate::stem::stem;
 
+/// Bytes of a query that are used. The rest of a longer one is ignored.
+pub(crate) const MAX_QUERY_BYTES: usize = 8 << 10;
+
 /// Longest word, in bytes. The rest of a longer one is ignored.
 const MAX_WORD_BYTES: usize = 48;
 

@@ -13,7 +13,7 @@
 //!   (`unavailable`).
 //! - `views`: what one caller sees. `fleet`: all servers, and which scopes see them; `offers`: capabilities declared to
 //!   clients; `finders`, `entry`, `source`, `index`, `part`, `refusals`, `sign_ins`, [`view`], `render`: all catalogs as an
-//!   immutable snapshot; `find`: search mode, with the meanings of tools (`meanings`); `merged`, `keeper`: the change from one snapshot to the next.
+//!   immutable snapshot; `find`: search mode; `merged`, `keeper`: the change from one snapshot to the next.
 //! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `hold`: calls that wait for
 //!   a modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
@@ -22,8 +22,8 @@
 //!   sessions and callers; `callers`: starts the servers for callers with header values; `tokens`: access tokens in the
 //!   environment of instances; `chain`: gateways behind this one; `elsewhere`: the life of a server that another gateway of
 //!   the installation runs.
-//! - `call`: the path of a call. `relay`: relays one, across the eras; `results`: previews of long results; `find`: answers
-//!   tools that find others; `skills` and `task_requests`: requests that are not simply relayed.
+//! - `call`: the path of a call. `relay`: relays one, across the eras; `past`: what searches led to; `results`: previews of long
+//!   results; `find`: answers tools that find others; `skills` and `task_requests`: requests that are not simply relayed.
 //! - [`gateway`]: the entry point for client requests. `declare`: changes to the fleet; `watch`: subscriptions of
 //!   clients; `trial`: tries a server before it is declared; `update`: updates a server to a newer version of its
 //!   package; `presence`: which servers are present, for an agent's turn.
@@ -66,8 +66,7 @@ pub use server::{
     unavailable::Unavailable,
 };
 pub use views::{
-    find::{Found, ListTokens},
+    find::{Found, Hints, ListTokens},
     fleet::{Fleet, Project},
-    meanings::Meanings,
     view,
 };

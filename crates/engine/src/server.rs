@@ -8,7 +8,6 @@ pub(crate) mod advice;
 pub(crate) mod callers;
 pub(crate) mod commands;
 pub(crate) mod connection;
-pub(crate) mod diagnosis;
 mod for_callers;
 pub(crate) mod gate;
 pub(crate) mod launch;

@@ -18,6 +18,7 @@ use records::{
     audit::{Audit, Detail},
     event_log::EventLog,
 };
+use relevance::{Meanings, Past};
 use store::{Store, Time};
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -39,7 +40,6 @@ use crate::{
     views::{
         fleet::Fleet,
         keeper::{Keeper, Views},
-        meanings::Meanings,
         view::View,
     },
 };
@@ -71,8 +71,10 @@ pub(crate) struct Shared {
     pub(crate) recordings: ArcSwap<HashMap<ServerKey, Time>>,
     /// Set if other gateways may run the same servers.
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
-    /// The model that compares meanings in searches. Set once it is loaded, if there is one.
+    /// Compares meanings in searches. Set once its model is loaded, if there is one.
     pub(crate) meanings: OnceLock<Arc<Meanings>>,
+    /// Earlier searches that led to a call.
+    pub(crate) past: Arc<Past>,
     /// Runs the code of models, in sandboxes.
     pub(crate) code: OnceLock<code::Runner>,
     pub(crate) store: Store,
@@ -131,6 +133,7 @@ impl Shared {
             savings: Savings::default(),
             gate: OnceLock::new(),
             meanings: OnceLock::new(),
+            past: Arc::default(),
             code: OnceLock::new(),
             over,
             closing: CancellationToken::new(),

@@ -6,7 +6,6 @@ pub(crate) mod finders;
 pub(crate) mod fleet;
 mod index;
 pub(crate) mod keeper;
-pub(crate) mod meanings;
 pub(crate) mod merged;
 pub(crate) mod missing;
 pub(crate) mod offers;

@@ -131,7 +131,8 @@ async fn in_time<T>(
     within: Duration,
     fetching: impl Future<Output = Result<T, String>>,
 ) -> Result<T, String> {
-    let late = |_| Err(format!("no answer within {} s", within.as_secs()));
+    let seconds = (within.as_secs_f32() * 10.0).round() / 10.0;
+    let late = |_| Err(format!("no answer within {seconds} s"));
     timeout(within, fetching).await.unwrap_or_else(late)
 }
 

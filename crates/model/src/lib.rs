@@ -47,9 +47,9 @@ pub use proxy::{NoProxy, Proxy};
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolChoice, ToolSetting};
 pub use settings::{
-    AgentSettings, Audit, BackupSettings, Defaults, HostingSettings, KubernetesSettings, Limits,
-    Log, LogFormat, ModelApi, ProjectView, Replicas, ResultSettings, RunBy, Settings,
-    SwarmSettings, TlsSettings, origin_and_prefix,
+    AgentSettings, Audit, BackupSettings, Defaults, EmbeddingSettings, HostingSettings,
+    KubernetesSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Replicas, ResultSettings,
+    RunBy, Settings, SwarmSettings, TlsSettings, origin_and_prefix,
 };
 pub use share::fair_share;
 pub use target::url_for_display;

@@ -42,6 +42,10 @@ pub struct Settings {
     pub search_above: usize,
     /// A sentence model for searches. `None`: searches use words only.
     pub search_model: Option<PathBuf>,
+    /// An endpoint in place of the model.
+    pub embeddings: Option<EmbeddingSettings>,
+    /// True: searches learn from calls that followed earlier searches.
+    pub search_past_calls: bool,
     /// True: clients may run code that calls tools.
     pub code: bool,
     /// The length of a tool's result, in tokens, above which clients get a preview. 0: no bound.
@@ -263,6 +267,16 @@ pub struct SwarmSettings {
     pub volume_options: BTreeMap<String, String>,
 }
 
+/// An endpoint for embeddings, with the API of OpenAI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddingSettings {
+    /// The URL to which `/embeddings` is added.
+    pub url: String,
+    /// The name of the model in its API.
+    pub model: String,
+    pub api_key: Option<Hidden>,
+}
+
 /// An agent: its model and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSettings {
@@ -409,6 +423,8 @@ impl Default for Settings {
             listed_tools: BTreeSet::new(),
             search_above: 10_000,
             search_model: None,
+            embeddings: None,
+            search_past_calls: false,
             code: false,
             max_result_tokens: 0,
             compact_results: false,

@@ -130,12 +130,13 @@ pub(super) async fn search(
         return Err(Problem::new(400, what));
     }
     let view = rest.seen_by(project, true).await?;
-    let meanings = rest.gateway.meanings(&view);
+    let query = asked.query.as_deref().unwrap_or_default();
+    let hints = rest.gateway.hints(&view, query).await;
     // The first search of a view indexes its tools.
     let searching = tokio::task::spawn_blocking(move || {
         let server = asked.server.as_ref().map(ServerName::as_str);
         let query = asked.query.as_deref().unwrap_or_default();
-        let found = view.find(query, server, limit, meanings.as_deref());
+        let found = view.find(query, server, limit, &hints);
         let tools = found.iter().map(|tool| found_tool(&view, tool)).collect();
         let tokens = view.list_tokens();
         FoundTools {
@@ -173,6 +174,7 @@ fn found_tool(view: &View, tool: &Found<'_>) -> FoundTool {
             parameters: hit.fields.parameters,
             parameter_text: hit.fields.parameter_text,
             server: hit.fields.server,
+            past: hit.fields.past,
         },
     }
 }

@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 32;
 
 /// The text in fewer tokens. `None` if it is no JSON object or array, or if nothing is saved.
 #[must_use]
-pub fn compact(text: &str) -> Option<String> {
+pub(crate) fn compact(text: &str) -> Option<String> {
     let json = json_of(text)?;
     let compacted = match csv(json) {
         Some(table) => table,

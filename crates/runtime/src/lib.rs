@@ -6,6 +6,7 @@
 //! - [`Runtime`]: the interface of everything that runs servers. The crate `containers` has the runtimes whose
 //!   instances are not processes of this host.
 //! - [`Remote`]: an instance that is run by other code.
+//! - [`diagnosis`]: the usual causes of failures, recognised in stderr.
 //! - [`sentinel`]: the helper process that kills every instance if this process dies without killing them itself (`kill
 //!   -9`, the out-of-memory killer).
 //!
@@ -21,6 +22,7 @@
 //! MCP (bytes pass unchanged), restarts and backoff (the supervisor's task), operating systems other than Linux.
 
 pub mod detached;
+pub mod diagnosis;
 pub mod egress;
 pub mod handle;
 mod host;

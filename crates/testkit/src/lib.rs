@@ -12,8 +12,8 @@
 //! - waits with deadlines ([`wait_for`]),
 //! - runs the official conformance suite ([`conformance`]),
 //! - provides a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]), a web site ([`Site`]), a package
-//!   registry ([`Registry`]), a receiver of webhooks ([`Webhook`]), an authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a
-//!   browser ([`Browser`]),
+//!   registry ([`Registry`]), a receiver of webhooks ([`Webhook`]), an endpoint for embeddings ([`Embeddings`]), an
+//!   authorization server ([`Issuer`]) with a protected server ([`Protected`]), and a browser ([`Browser`]),
 //! - stands between the product and its servers: a TCP proxy ([`Proxy`]), the proxy of a company ([`ForwardProxy`]), and
 //!   TLS ([`PrivateCa`]).
 //!
@@ -38,6 +38,7 @@ mod bin;
 pub mod browser;
 mod cluster;
 pub mod conformance;
+mod embeddings;
 mod forward_proxy;
 pub mod issuer;
 pub mod llm;
@@ -62,6 +63,7 @@ mod webhook;
 pub use bin::Bin;
 pub use browser::Browser;
 pub use cluster::Cluster;
+pub use embeddings::{EmbeddingRequest, Embeddings, Embeds};
 pub use forward_proxy::ForwardProxy;
 pub use issuer::Issuer;
 pub use package_registry::Registry;

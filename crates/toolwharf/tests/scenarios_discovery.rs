@@ -13,7 +13,7 @@ use common::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, Peer, StdioClient,
+    DEADLINE, EmbeddingRequest, Embeddings, Embeds, Peer, StdioClient,
     llm::{Llm, asks, expecting, says, turns},
     peer, wait_for,
 };
@@ -461,4 +461,54 @@ async fn x04_code_may_do_what_its_caller_may_do() {
         runs.any(|run| run["status"] == "cancelled")
     })
     .await;
+}
+
+/// An endpoint gets definitions and queries. If it fails, searches work without it, and the log says so once. Its key stays
+/// hidden.
+#[tokio::test]
+async fn meanings_come_from_an_endpoint() {
+    let endpoint = Embeddings::start().await;
+    let settings = format!(
+        "tools = \"search\"\n[embeddings]\nurl = \"{}\"\nmodel = \"words\"\napi_key = \"sk-plain\"\n",
+        endpoint.url()
+    );
+    let gateway = Setup::new()
+        .settings(&settings)
+        .scripted("one", &["--no-builtin", "--tools", "20"])
+        .connected()
+        .await;
+    let asked = |text: &str| {
+        let requests = endpoint.requests();
+        let texts = requests.iter().flat_map(EmbeddingRequest::input);
+        texts.filter(|sent| sent.starts_with(text)).count()
+    };
+    let mut peer = gateway.legacy().await;
+    let mut search = async |query: &str| {
+        let found = peer.tool("search_tools", json!({ "query": query })).await;
+        found.text().to_owned()
+    };
+    wait_for("a query that is compared", DEADLINE, async || {
+        assert!(search("the third tool").await.contains("tool_"));
+        asked("the third tool") > 0
+    })
+    .await;
+    assert_eq!(asked("one: tool"), 20);
+    let keys = endpoint.requests().into_iter().map(|one| one.authorization);
+    assert!({ keys }.all(|key| key.as_deref() == Some("Bearer sk-plain")));
+    endpoint.set(Embeds::Status(500));
+    for _ in 0..3 {
+        assert!(search("another tool").await.contains("tool_"));
+    }
+    assert_eq!(asked("another tool"), 1);
+    let warning = "searches compare words only";
+    wait_for("the warning", DEADLINE, async || {
+        gateway.process.stderr().contains(warning)
+    })
+    .await;
+    let stderr = gateway.process.stderr();
+    assert_eq!(stderr.matches(warning).count(), 1, "{stderr}");
+    let told = gateway.admin("/settings").get(&[]).await;
+    let told = told.collect(DEADLINE).await.text();
+    assert!(told.contains("(hidden)"), "{told}");
+    assert!(!told.contains("sk-plain") && !stderr.contains("sk-plain"));
 }

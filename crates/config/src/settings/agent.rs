@@ -83,7 +83,7 @@ pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
         // A value of the wrong type is already reported.
         None if table.items.get("model").is_some() => None,
         _ => {
-            let span = table.items.values().next().map_or(0..0, Spanned::span);
+            let span = table.items.keys().next().map_or(0..0, Spanned::span);
             walk.wrong(
                 span,
                 "`[agent]` has no `model`",

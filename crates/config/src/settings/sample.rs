@@ -32,6 +32,10 @@ listed_tools = []
 # The file of a sentence model, with which searches find tools of a similar meaning. Without it, they compare words.
 # search_model = "/usr/share/toolwharf/minilm.model"
 
+# Searches also compare the words of earlier searches that led to a successful call. They are kept in memory, for each
+# project separately.
+search_past_calls = false
+
 # Clients may run JavaScript that calls tools, with the tool run_code. Such code can call every tool that its caller
 # could call.
 code = false
@@ -210,6 +214,12 @@ gvisor = true                 # servers run only on gVisor; "runsc" must be the 
 network = "bridge"            # for servers with an open network
 # volume_driver = "local"     # makes volumes available on any node; without it a server stays on the node of its volumes
 # volume_options = ["type=nfs", "o=addr=10.0.0.9,rw", "device=:/volumes/{name}"]
+
+# An endpoint for embeddings, instead of `search_model`. It gets the definitions of tools and the queries of searches.
+# [embeddings]
+# url = "https://api.openai.com/v1"   # the API of OpenAI, which local model servers support too; `/embeddings` is added
+# model = "text-embedding-3-small"
+# api_key = "${OPENAI_API_KEY}"       # default: none
 
 # The agent behind `POST /api/v1/chat`. Without a model there is no agent.
 # [agent]

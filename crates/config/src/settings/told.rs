@@ -81,13 +81,25 @@ fn leaves(table: &DeTable<'_>, prefix: &str, found: &mut Vec<(String, Range<usiz
     for (key, value) in table {
         let key = format!("{prefix}{}", key.get_ref());
         match value.get_ref() {
-            // An inline table is a value.
-            DeValue::Table(inner) if !inner.is_empty() && is_open(inner, &value.span()) => {
+            // An inline table is a value, unless a member may be a secret.
+            DeValue::Table(inner)
+                if !inner.is_empty()
+                    && (is_open(inner, &value.span()) || has_secret(inner, &key)) =>
+            {
                 leaves(inner, &format!("{key}."), found);
             }
             _ => found.push((key, value.span())),
         }
     }
+}
+
+/// Returns whether a table has a key whose value may be a secret.
+fn has_secret(table: &DeTable<'_>, name: &str) -> bool {
+    table.iter().any(|(key, value)| {
+        let key = format!("{name}.{}", key.get_ref());
+        let inner = value.get_ref().as_table();
+        is_secret(&key) || inner.is_some_and(|inner| has_secret(inner, &key))
+    })
 }
 
 /// Returns whether a table has a header line. Then its span does not enclose its members.
@@ -203,6 +215,19 @@ mod tests {
         assert_eq!(value("projects.a.servers").0, r#"["x"]"#);
         assert_eq!(value("extensions.a/b").0, "{ c = 1 }");
         assert_eq!(of(&all, "limits.drain").value, None);
+    }
+
+    #[test]
+    fn secrets_in_inline_tables_are_hidden() {
+        let text = "embeddings = { url = \"u\", api_key = \"sk-1\" }\nlogins = { git = { client_secret = \"sk-2\" } }\n\
+                    defaults = { env = { A = \"sk-3\" } }\n";
+        let source = Source::new(Path::new("t.toml"), text.to_owned(), Syntax::Toml);
+        let all = told(Some(&source));
+        let shown = all.iter().filter_map(|setting| setting.value.as_deref());
+        assert!(shown.clone().all(|value| !value.contains("sk-")));
+        assert_eq!(shown.filter(|value| *value == "(hidden)").count(), 3);
+        let url = of(&all, "embeddings.url");
+        assert_eq!((url.value.as_deref(), url.line), (Some("\"u\""), Some(1)));
     }
 
     #[test]

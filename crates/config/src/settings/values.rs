@@ -102,6 +102,16 @@ pub(super) fn is_web_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
+/// Returns whether this is the URL of a service, without a user.
+pub(super) fn is_service_url(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.username().is_empty()
+            && url.password().is_none()
+    })
+}
+
 pub(super) fn is_host(text: &str) -> bool {
     url::Url::parse(&format!("http://{text}/")).is_ok_and(|url| {
         url.path() == "/"

@@ -26,7 +26,7 @@ fn the_sample_contains_the_defaults() {
 
 #[test]
 fn the_settings_in_comments_of_the_sample_are_valid() {
-    let keys = "[projects, servers =, naming = \"pre, disabled_tools, tools = \"s, listed_tools = [\"g, search_model, data_dir, [agent, api =, model =, base_url, \
+    let keys = "[projects, servers =, naming = \"pre, disabled_tools, tools = \"s, listed_tools = [\"g, [embeddings, data_dir, [agent, api =, model =, base_url, \
                 system =, max_, start =, native, [registries, url, input, output, cache_";
     let uncommented = |text: String, key: &str| text.replace(&format!("# {key}"), key);
     let keys = keys.split(", ");
@@ -41,6 +41,8 @@ fn the_settings_in_comments_of_the_sample_are_valid() {
         (32, StartPolicy::Sequential)
     );
     assert!(agent.native.contains("display_recipe"));
+    let embeddings = settings.embeddings.as_ref().unwrap();
+    assert_eq!(embeddings.url, "https://api.openai.com/v1");
     assert_eq!(
         agent.prices["claude-sonnet-4-5"],
         [3_000_000, 15_000_000, 300_000, 3_750_000]
@@ -118,6 +120,46 @@ fn scheduled_backups() {
     assert_eq!(found.as_deref(), Some("/d"));
     assert_eq!(crate::setting_text(text, "folder"), None);
     assert_eq!(crate::setting_text("not = = toml", "not"), None);
+}
+
+#[test]
+fn a_model_or_an_endpoint_for_searches() {
+    let settings = load("search_model = \"/m\"\nsearch_past_calls = true\n");
+    assert_eq!(settings.search_model.as_deref(), Some(Path::new("/m")));
+    assert!(settings.search_past_calls);
+    let text =
+        "embeddings = { url = \"http://127.0.0.1:8080/v1\", model = \"m\", api_key = \"sk-1\" }\n";
+    let found = load(text).embeddings.unwrap();
+    assert_eq!(
+        (found.url.as_str(), found.model.as_str()),
+        ("http://127.0.0.1:8080/v1", "m")
+    );
+    assert_eq!(found.api_key.unwrap().reveal(), "sk-1");
+    let valid = "url = \"https://host/v1\"\nmodel = \"m\"\n";
+    for (root, line, expect) in [
+        ("search_model = \"/m\"\n", valid, "exclude each other"),
+        ("search_model = \"m\"\n", "", "invalid `search_model`"),
+        ("", "url = \"https://host/v1\"", "has no `model`"),
+        ("", "model = \"m\"", "has no `url`"),
+        ("", "url = \"ftp://host\"\nmodel = \"m\"", "invalid `url`"),
+        (
+            "",
+            "url = \"https://u:p@host\"\nmodel = \"m\"",
+            "invalid `url`",
+        ),
+        ("", "url = 1\nmodel = \" \"", "invalid `model`"),
+        ("", "key = \"sk-1\"", "`embeddings.key` is not a known"),
+        ("", "api_key = \"${UNSET_KEY}\"", "UNSET_KEY"),
+        ("", "api_key = 7", "`api_key` is not a string"),
+    ] {
+        let table = match line {
+            "" => String::new(),
+            line => format!("[embeddings]\n{line}\n"),
+        };
+        let errors = errors("t.toml", &format!("{root}{table}"));
+        assert!(errors.contains(expect), "{errors}");
+        assert!(!errors.contains("sk-1"), "{errors}");
+    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Odd queries and odd tools.
 
-use discovery::{Hit, Part, Query, Segment, Server, Tier, Tool, Vector, search, signature, tokens};
+use discovery::{
+    Hit, Part, Past, Query, Segment, Server, Tier, Tool, Vector, query_words, search, signature,
+    tokens,
+};
 use proptest::prelude::*;
 
 fn segment(server: &str, tools: &[(&str, &str)]) -> Segment {
@@ -232,9 +235,56 @@ fn scores_of_fields_add_up() {
             + fields.description
             + fields.parameters
             + fields.parameter_text
-            + fields.server;
+            + fields.server
+            + fields.past;
         assert!((sum - hit.score).abs() < 0.02 * hit.score, "{hit:?}");
     }
+}
+
+/// Counts words of a query as words that led to the tools.
+fn past(tools: &[usize], query: &str, count: f32) -> Past {
+    let words = query_words(query);
+    Past::new(
+        tools
+            .iter()
+            .flat_map(|tool| words.iter().map(move |word| (*tool, *word, count))),
+    )
+}
+
+#[test]
+fn earlier_searches_lift_tools() {
+    let (segment, mut names) = (segment("things", TOOLS), names());
+    let hits = |names: &[Option<&str>], past: &Past, query: &str| {
+        let part = Part::new(&segment, names).with_past(Some(past));
+        search(&[part], &Query::new(query), 10)
+    };
+    let found = |names: &[Option<&str>], past: &Past, query: &str| -> Vec<usize> {
+        hits(names, past, query)
+            .iter()
+            .map(|hit| hit.tool)
+            .collect()
+    };
+    let (none, twice) = (past(&[], "", 1.0), past(&[3, 1], "zorp", 2.0));
+    assert_eq!(found(&names, &none, "zorp"), [0; 0]);
+    assert_eq!(found(&names, &twice, "zorp"), [1, 3]);
+    assert_eq!(found(&names, &none, "weather zorp")[0], 0);
+    let often = past(&[3], "zorp", 100.0);
+    assert_eq!(found(&names, &often, "weather zorp")[0], 3);
+    for hit in hits(&names, &often, "weather zorp") {
+        let fields = hit.fields;
+        assert_eq!(fields.past > 0.0, hit.tool == 3, "{hit:?}");
+        let sum = fields.name + fields.description + fields.past;
+        assert!((sum - hit.score).abs() < 0.02 * hit.score, "{hit:?}");
+    }
+    // Words that lead to hidden tools have no effect, not even on the weights of words.
+    names[1] = None;
+    let (two, one) = (past(&[1, 3], "zorp", 5.0), past(&[3], "zorp", 5.0));
+    assert_eq!(hits(&names, &two, "zorp"), hits(&names, &one, "zorp"));
+    // Numbers of an older list.
+    let old = past(&[3, 4, 1_000_000], "zorp", 5.0);
+    assert_eq!(hits(&names, &old, "zorp"), hits(&names, &one, "zorp"));
+    names.truncate(2);
+    assert_eq!(found(&names, &old, "zorp"), [0; 0]);
 }
 
 #[test]

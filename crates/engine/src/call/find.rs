@@ -17,11 +17,12 @@ use mcp::{
 };
 
 use crate::{
+    call::past,
     exchange::{Answer, Caller},
     shared::Shared,
     views::{
+        find::{Found, Hints},
         finders::{Finder, MAX_DESCRIBED, MAX_FOUND, USUAL_FOUND},
-        meanings::Meanings,
         view::View,
     },
 };
@@ -96,14 +97,25 @@ pub(crate) async fn answer(
         .map(|at| frame.text().slice(at))
         .unwrap_or_default();
     let era = caller.era;
-    let meanings = shared.meanings.get().cloned();
-    prepare(shared, &view);
+    let query = match finder {
+        Finder::Search => Object::of(&arguments).and_then(|arguments| arguments.string("query")),
+        _ => None,
+    };
+    let hints = match query {
+        Some(query) => hints(shared, &view, &query).await,
+        None => Hints::default(),
+    };
+    let (learning, who) = (shared.clone(), past::searcher(caller));
     // The first search of a view indexes its tools, which takes milliseconds if there are thousands.
     let answering = tokio::task::spawn_blocking(move || {
         let arguments = Object::of(&arguments);
         match finder {
             Finder::Describe => describe(&view, arguments, era),
-            _ => search(&view, arguments, meanings.as_deref()),
+            _ => search(&view, arguments, &hints, |query, found| {
+                if view.learns() {
+                    past::searched(&learning, who, query, found);
+                }
+            }),
         }
     });
     match answering.await {
@@ -115,22 +127,47 @@ pub(crate) async fn answer(
 
 /// Begins to compute the meanings of a view's tools, which a later search uses.
 pub(crate) fn prepare(shared: &Arc<Shared>, view: &Arc<View>) {
-    let Some(meanings) = shared.meanings.get().filter(|_| view.needs_embedding()) else {
+    let meanings = shared.meanings.get();
+    let Some(meanings) = meanings.filter(|meanings| meanings.is_available()) else {
         return;
     };
-    let (meanings, view, over) = (meanings.clone(), view.clone(), shared.over.clone());
+    let claims = view.claim_meanings();
+    if claims.is_empty() {
+        return;
+    }
+    let (meanings, over) = (meanings.clone(), shared.over.clone());
     shared.spawn(async move {
-        let embedding = tokio::task::spawn_blocking(move || {
-            view.embed(&meanings, || over.is_cancelled());
-        });
-        let _ = embedding.await;
+        let embedding = async {
+            for claim in claims {
+                if !claim.embed(&meanings).await {
+                    break;
+                }
+            }
+        };
+        over.run_until_cancelled(embedding).await;
     });
+}
+
+/// The hints for a search. Begins to compute the meanings of tools that are not known yet.
+pub(crate) async fn hints(shared: &Arc<Shared>, view: &Arc<View>, query: &str) -> Hints {
+    prepare(shared, view);
+    let vectors = match shared.meanings.get().filter(|_| view.has_meanings()) {
+        Some(meanings) => meanings.of_query(query).await,
+        None => Vec::new(),
+    };
+    if !shared.fleet().settings.search_past_calls {
+        // It may have been on before.
+        shared.past.clear();
+    }
+    let past = view.learns().then(|| shared.past.clone());
+    Hints { vectors, past }
 }
 
 fn search(
     view: &View,
     arguments: Option<Object<'_>>,
-    meanings: Option<&Meanings>,
+    hints: &Hints,
+    note: impl FnOnce(&str, &[Found<'_>]),
 ) -> Result<String, String> {
     let arguments = arguments.ok_or("search_tools needs `query`, a string")?;
     let query = arguments.string("query");
@@ -149,13 +186,14 @@ fn search(
             .filter(|limit| (1..=MAX_FOUND).contains(limit))
             .ok_or_else(|| format!("`limit` must be a whole number from 1 to {MAX_FOUND}"))?,
     };
-    let found = view.find(&query, server.as_deref(), limit, meanings);
+    let found = view.find(&query, server.as_deref(), limit, hints);
     if found.is_empty() {
         return Ok(format!(
             "No tool fits `{}`. Try other words, or fewer.",
             shown(&query)
         ));
     }
+    note(&query, &found);
     let (mut text, mut room) = (String::new(), MAX_FOUND_TOKENS);
     for (at, tool) in found.iter().enumerate() {
         let line = view.signature(tool);

@@ -10,22 +10,21 @@
 //!
 //! Deliberately absent: results of tasks, which programs fetch, and calls by Apps, which no model reads.
 
-mod compact;
-mod long;
-
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use catalog::is_for_models;
 use mcp::{Era, Frame, RpcError, Version, error, frame::Param, json::quote};
-use results::{Bound, Document, URI_PREFIX};
+use results::{Bound, Document, Long, URI_PREFIX, mime_of};
 use serde_json::Value;
 use store::{NewResult, ResultRoom, ResultRow};
 use tokio::{sync::SemaphorePermit, time::timeout};
 
-use self::long::{Long, mime_of};
 use crate::{
-    call::relay::{Target, relay},
+    call::{
+        past::Consequence,
+        relay::{Target, relay},
+    },
     exchange::{Answer, Caller},
     shared::Shared,
     views::view::View,
@@ -57,7 +56,11 @@ pub(crate) async fn call(
     frame: &Frame,
     target: Target,
 ) -> Answer {
+    let consequence = Consequence::of(shared, view, caller, &target);
     let answer = relay(shared, caller, frame, target).await;
+    if let Some(consequence) = consequence {
+        consequence.note(shared, &answer);
+    }
     let bound = bound(view, caller).filter(|most| answer.text.len() > *most);
     let compacts = view.compacts_results() && !caller.wants_whole;
     if bound.is_none() && !compacts {
@@ -123,7 +126,7 @@ impl Rules {
     fn examine(self, response: Bytes) -> Examined {
         let long = |response: Bytes| Long::of(response, self.bound, self.keeps_structured);
         let compact = (self.compacts)
-            .then(|| compact::compacted(&response))
+            .then(|| results::compacted(&response))
             .flatten();
         if let Some(compact) = compact
             && long(compact.clone()).is_none()

@@ -173,6 +173,7 @@ impl Gateway {
                 put(fleet, Some(id), is_own, Vec::new(), |_| None, shared)
             },
         );
+        self.shared.past.forget(id);
     }
 
     fn replace(

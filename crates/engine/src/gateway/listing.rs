@@ -6,6 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 use catalog::ListKind;
 use mcp::{Frame, RpcError};
 use model::{ToolMode, UnknownWord};
+use relevance::Meanings;
 
 use super::{lacks, no_scope};
 use crate::{
@@ -15,21 +16,19 @@ use crate::{
     exchange::{Answer, Caller, check_cursor},
     life::{chain, session_instances},
     scope::Scope,
-    views::{finders::TOOLS_KEY, meanings::Meanings, view::View},
+    views::{find::Hints, finders::TOOLS_KEY, view::View},
 };
 
 impl Gateway {
-    /// Sets the model that compares meanings in searches. Only the first call has an effect.
+    /// Sets what compares meanings in searches. Only the first call has an effect.
     pub fn keep_meanings(&self, meanings: Arc<Meanings>) {
         let _ = self.shared.meanings.set(meanings);
     }
 
-    /// The model that compares meanings in searches, if there is one. Also starts to compute the meanings of all tools
-    /// in the view.
-    #[must_use]
-    pub fn meanings(&self, view: &Arc<View>) -> Option<Arc<Meanings>> {
-        find::prepare(&self.shared, view);
-        self.shared.meanings.get().cloned()
+    /// The hints for [`View::find`]. Also starts to compute the meanings of all tools in the
+    /// view.
+    pub async fn hints(&self, view: &Arc<View>, query: &str) -> Hints {
+        find::hints(&self.shared, view, query).await
     }
 
     /// The tokens that short lists of tools saved.

@@ -16,7 +16,10 @@ use catalog::{Catalog, ListKind};
 use mcp::{Era, client::Ambient, client::CallError, protocol::method};
 use model::Declared;
 use records::event_log::Write;
-use runtime::Handle;
+use runtime::{
+    Handle,
+    diagnosis::{CRASH_LINES, START_LINES},
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -29,7 +32,6 @@ use crate::{
         advice::explained,
         commands::{Command, Ordered},
         connection::Connection,
-        diagnosis::{CRASH_LINES, START_LINES},
         gate::{Held, Runs},
         launch::{Hindrance, Launched, StartError},
         status::{Begin, Crash},

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use model::Launch;
-use runtime::{Exit, Handle};
-
-use crate::server::diagnosis::{CRASH_LINES, diagnose};
+use runtime::{
+    Exit, Handle,
+    diagnosis::{CRASH_LINES, diagnose},
+};
 
 /// Maximum time that a failed call waits for the exit of an instance that is reached over HTTP.
 const EXIT_WAIT: Duration = Duration::from_secs(3);

@@ -19,13 +19,15 @@ use mcp::{
 };
 use model::{EraPolicy, Launch, Origin, Place, Provider, Reach, ServerSpec, Surroundings};
 use parking_lot::Mutex;
-use runtime::{Exit, Fence, Handle, Tail, Unit, VisibleFiles};
+use runtime::{
+    Exit, Fence, Handle, Tail, Unit, VisibleFiles,
+    diagnosis::{START_LINES, diagnose},
+};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::server::{
     advice::{ended, explained},
     connection::{Connection, Placement},
-    diagnosis::{START_LINES, diagnose},
     gate::RemoteReplica,
     logins::{Issued, Logins},
     patience::Patience,

@@ -4,17 +4,32 @@ use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use bytes::Bytes;
 use catalog::ListKind;
-use discovery::{Hit, Query};
+use discovery::{Hit, Query, Vector};
 use mcp::{Era, json::Object};
 use model::{NativeName, ToolMode, ToolRef};
+use relevance::Past;
 
 use crate::{
     server::Server,
-    views::{entry::Entry, finders::Finder, meanings::Meanings, part::Part, view::View},
+    views::{
+        entry::Entry,
+        finders::Finder,
+        part::{Claim, Part},
+        view::View,
+    },
 };
 
 /// Bytes of the names of servers in the description of [`Finder::Search`].
 const MAX_SERVER_BYTES: usize = 600;
+
+/// The information that a search uses in addition to definitions.
+#[derive(Default)]
+pub struct Hints {
+    /// The vectors of the query, to find tools whose meaning is similar, as far as it is known.
+    pub vectors: Vec<Vector>,
+    /// Earlier searches that led to a call. `None`: they have no effect.
+    pub past: Option<Arc<Past>>,
+}
 
 /// A tool that a search found.
 pub struct Found<'v> {
@@ -98,6 +113,11 @@ impl View {
     /// Returns whether clients get results in fewer tokens.
     pub(crate) fn compacts_results(&self) -> bool {
         self.base.tool_list.compact_results
+    }
+
+    /// Returns whether searches learn from calls.
+    pub(crate) fn learns(&self) -> bool {
+        self.base.tool_list.search_past_calls
     }
 
     /// Returns whether a tool of the gateway in the lists of clients has this name.
@@ -204,15 +224,14 @@ impl View {
     }
 
     /// The tools that fit a query best, best first. `server`: only the tools of the server with this name in the view.
-    /// `meanings`: also those whose meaning is similar, as far as it is known. Blocks the thread for milliseconds, or
-    /// longer if the tools are not indexed yet.
+    /// Blocks the thread for milliseconds if the tools are not indexed yet.
     #[must_use]
     pub fn find(
         &self,
         query: &str,
         server: Option<&str>,
         limit: usize,
-        meanings: Option<&Meanings>,
+        hints: &Hints,
     ) -> Vec<Found<'_>> {
         let is_meant = |part: &&Part| {
             let label = part.source.server.label(&self.scope).0;
@@ -221,15 +240,18 @@ impl View {
         let parts = self.parts.iter().map(|part| &**part);
         let parts: Vec<&Part> = parts.filter(is_meant).collect();
         let names: Vec<Vec<Option<&str>>> = parts.iter().map(|part| part.found_names()).collect();
-        let searched = parts.iter().zip(&names);
-        let searched = searched.map(|(part, names)| {
-            discovery::Part::new(part.segment(), names).with_vectors(part.vectors())
+        let past = hints.past.as_ref();
+        let project = self.scope.project.as_ref();
+        let of_part = |part: &&Part| past.and_then(|past| part.past(past, project));
+        let past: Vec<_> = parts.iter().map(of_part).collect();
+        let searched = parts.iter().zip(&names).zip(&past);
+        let searched = searched.map(|((part, names), past)| {
+            discovery::Part::new(part.segment(), names)
+                .with_vectors(part.vectors())
+                .with_past(past.as_deref())
         });
         let searched: Vec<_> = searched.collect();
-        let meanings = meanings.filter(|_| parts.iter().any(|part| !part.vectors().is_empty()));
-        let vectors = meanings.map(|meanings| meanings.of_query(query));
-        let vectors = vectors.unwrap_or_default();
-        let query = Query::new(query).with_vectors(&vectors);
+        let query = Query::new(query).with_vectors(&hints.vectors);
         let hits = discovery::search(&searched, &query, limit).into_iter();
         let found = hits.map(|hit| {
             let entry = &parts[hit.part].entries(ListKind::Tools)[hit.tool];
@@ -264,16 +286,15 @@ impl View {
         *self.lazy.saved_tokens.get_or_init(saved)
     }
 
-    /// Returns whether the meanings of tools are missing that [`View::embed`] computes.
-    pub(crate) fn needs_embedding(&self) -> bool {
-        self.parts.iter().any(|part| !part.is_embedded())
+    /// Returns whether the meanings of some tools are known.
+    pub(crate) fn has_meanings(&self) -> bool {
+        self.parts.iter().any(|part| !part.vectors().is_empty())
     }
 
-    /// Computes the meanings of all tools. Blocks the thread for up to minutes.
-    pub(crate) fn embed(&self, meanings: &Meanings, is_over: impl Fn() -> bool) {
-        for part in self.parts.iter().take_while(|_| !is_over()) {
-            part.embed(meanings);
-        }
+    /// Claims all parts whose meanings are neither computed nor being computed.
+    pub(crate) fn claim_meanings(&self) -> Vec<Claim> {
+        let unclaimed = self.parts.iter().filter(|part| part.is_unclaimed());
+        unclaimed.filter_map(Part::claim).collect()
     }
 
     /// Returns whether a server has a tool of this exposed name.

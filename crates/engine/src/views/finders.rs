@@ -23,6 +23,8 @@ pub(crate) struct ToolList {
     pub(crate) max_result_tokens: usize,
     /// True: JSON in the texts of results is written in fewer tokens.
     pub(crate) compact_results: bool,
+    /// True: searches learn from calls.
+    pub(crate) search_past_calls: bool,
 }
 
 /// A tool of the gateway through which models reach the tools of servers.

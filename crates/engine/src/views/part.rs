@@ -10,12 +10,14 @@ use std::{
 
 use catalog::ListKind;
 use discovery::{Segment, Vector};
-use model::{NamingPolicy, NativeName, naming::Named};
+use model::{NamingPolicy, NativeName, ProjectId, naming::Named};
+use parking_lot::Mutex;
+use relevance::{Meanings, Past};
+use tokio::task::spawn_blocking;
 
 use crate::views::{
     entry::Entry,
     index::{self, Index},
-    meanings::Meanings,
     source::Source,
 };
 
@@ -31,7 +33,10 @@ pub(crate) struct Part {
     index: OnceLock<Index>,
     /// The meanings of its tools, in the order of the entries.
     vectors: OnceLock<Vec<Vector>>,
-    is_embedded: AtomicBool,
+    /// True if the meanings are there, or are being computed.
+    is_claimed: AtomicBool,
+    /// Words of earlier searches, with their version.
+    past: Mutex<Option<(u64, Arc<discovery::Past>)>>,
     /// The approximate length of the definitions of its tools, in tokens.
     tokens: OnceLock<usize>,
 }
@@ -46,7 +51,8 @@ impl Part {
             has_apps: false,
             index: OnceLock::new(),
             vectors: OnceLock::new(),
-            is_embedded: AtomicBool::new(false),
+            is_claimed: AtomicBool::new(false),
+            past: Mutex::default(),
             tokens: OnceLock::new(),
         }
     }
@@ -63,7 +69,8 @@ impl Part {
             self.has_apps = entries.iter().any(Entry::has_app);
             self.index = OnceLock::new();
             self.vectors = OnceLock::new();
-            self.is_embedded = AtomicBool::new(false);
+            self.is_claimed = AtomicBool::new(false);
+            self.past = Mutex::default();
             self.tokens = OnceLock::new();
         }
         self.entries[kind as usize] = entries.into();
@@ -78,7 +85,8 @@ impl Part {
             has_apps: self.has_apps,
             index: OnceLock::new(),
             vectors: OnceLock::new(),
-            is_embedded: AtomicBool::new(false),
+            is_claimed: AtomicBool::new(false),
+            past: Mutex::default(),
             tokens: OnceLock::new(),
         }
     }
@@ -107,18 +115,36 @@ impl Part {
         self.vectors.get().map_or(&[], |vectors| vectors)
     }
 
-    /// Computes the meanings of its tools, unless another thread has begun to. Takes milliseconds for each new tool.
-    pub(crate) fn embed(&self, meanings: &Meanings) {
-        if !self.is_embedded.swap(true, Ordering::Relaxed) {
-            let passages = index::passages(&self.source, self.entries(ListKind::Tools));
-            let vectors = passages.iter().map(|text| meanings.of_passage(text));
-            let _ = self.vectors.set(vectors.collect());
-        }
+    /// Returns whether the meanings of its tools have to be computed.
+    pub(crate) fn is_unclaimed(&self) -> bool {
+        !self.is_claimed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether [`Part::embed`] has nothing to do.
-    pub(crate) fn is_embedded(&self) -> bool {
-        self.is_embedded.load(Ordering::Relaxed)
+    /// The right to compute the meanings of its tools. `None` if they are computed, or another task has it.
+    pub(crate) fn claim(self: &Arc<Self>) -> Option<Claim> {
+        let is_claimed = self.is_claimed.swap(true, Ordering::Relaxed);
+        (!is_claimed).then(|| Claim(self.clone()))
+    }
+
+    /// Words of earlier searches in its scope, for its tools.
+    pub(crate) fn past(
+        &self,
+        past: &Past,
+        project: Option<&ProjectId>,
+    ) -> Option<Arc<discovery::Past>> {
+        let server = self.source.server.key();
+        let version = past.version(project, server)?;
+        let mut known = self.past.lock();
+        match &*known {
+            Some((at, words)) if *at == version => Some(words.clone()),
+            _ => {
+                let natives = self.entries(ListKind::Tools).iter();
+                let natives = natives.map(|entry| &*entry.item.native);
+                let words = Arc::new(past.of(project, server, natives));
+                *known = Some((version, words.clone()));
+                Some(words)
+            }
+        }
     }
 
     /// Its tools that models may call.
@@ -161,6 +187,30 @@ impl Part {
                         .iter()
                         .zip(&**after)
                         .all(|(one, two)| one.is_same(two)))
+    }
+}
+
+/// The right to compute the meanings of a part's tools. If it is dropped before, they can be claimed again.
+pub(crate) struct Claim(Arc<Part>);
+
+impl Claim {
+    /// Computes them. Takes milliseconds for each new tool. Returns false if that is impossible now.
+    pub(crate) async fn embed(self, meanings: &Meanings) -> bool {
+        let part = self.0.clone();
+        let passages =
+            spawn_blocking(move || index::passages(&part.source, part.entries(ListKind::Tools)));
+        let Ok(passages) = passages.await else {
+            return false;
+        };
+        let vectors = meanings.of_passages(&passages).await;
+        vectors.is_some_and(|vectors| self.0.vectors.set(vectors).is_ok())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let is_done = self.0.vectors.get().is_some();
+        self.0.is_claimed.store(is_done, Ordering::Relaxed);
     }
 }
 

@@ -86,6 +86,7 @@ impl Rules {
             compact_results: project
                 .and_then(|project| project.compact_results)
                 .unwrap_or(self.settings.compact_results),
+            search_past_calls: self.settings.search_past_calls,
         }
     }
 

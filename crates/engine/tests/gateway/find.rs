@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use engine::{Meanings, Project, SavedTokens, Scope};
+use engine::{Hints, Project, SavedTokens, Scope};
 use model::{ProjectView, ToolMode, ToolRef};
+use relevance::Meanings;
 use serde_json::{Value, json};
 
 use crate::support::{ERAS, World, client::Client, owned, project_id, stdio, until};
@@ -359,12 +360,16 @@ async fn meanings_are_computed_beside_searches() {
     );
     let meanings = Arc::new(Meanings::load(file.as_ref()).unwrap());
     world.gateway.keep_meanings(meanings.clone());
+    let hints = Hints {
+        vectors: meanings.of_query("open an issue").await,
+        past: None,
+    };
     let client = world.modern().await;
     let found = search(&client, "open an issue").await;
     assert!(found.starts_with("create_issue("), "{found}");
     let similarities = || {
         let view = world.gateway.view(&Scope::default()).unwrap();
-        let found = view.find("open an issue", None, 3, Some(&meanings));
+        let found = view.find("open an issue", None, 3, &hints);
         found
             .iter()
             .filter_map(|found| found.hit.similarity)
@@ -372,4 +377,61 @@ async fn meanings_are_computed_beside_searches() {
     };
     until("the meanings are there", || similarities() > 0).await;
     assert!(Meanings::load(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").as_ref()).is_err());
+}
+
+/// With `search_past_calls`, the words of searches that led to successful calls find the tool.
+#[tokio::test(start_paused = true)]
+async fn searches_learn_from_successful_calls_of_the_same_project() {
+    for learns in [false, true] {
+        let world = World::with(|settings| {
+            searching(settings);
+            settings.search_past_calls = learns;
+            let view = ProjectView::default();
+            settings.projects.insert(project_id("red"), view);
+        });
+        world.scripted("forge").tools(&[]).script(|script| {
+            let tools = [
+                ("create_issue", "Create a new issue"),
+                ("fail", "It fails"),
+                ("rpc_error", "It fails"),
+            ];
+            let tools = tools.map(|(name, description)| tool(name, description));
+            script.definitions.insert("tools", tools.to_vec());
+        });
+        world.configure(&[stdio("forge")]);
+        world.up(&["forge"]).await;
+        for (era, word, other) in [(ERAS[0], "zorp", "quux"), (ERAS[1], "blarg", "frob")] {
+            let client = world.client(era).await;
+            let found = async |word: &str| {
+                let found = search(&client, word).await;
+                !found.starts_with("No tool fits")
+            };
+            for called in ["create_issue", "call_tool"] {
+                assert!(!found(word).await, "before the second call");
+                assert!(found(&format!("open an issue: {word}")).await);
+                let arguments = json!({ "title": "t" });
+                let arguments = match called {
+                    "call_tool" => json!({ "name": "create_issue", "arguments": arguments }),
+                    _ => arguments,
+                };
+                client.tool(called, arguments).await.result();
+            }
+            for failing in ["fail", "rpc_error"] {
+                for _ in 0..2 {
+                    assert!(found(&format!("{failing} {other}")).await);
+                    client.tool(failing, json!({ "title": "t" })).await;
+                }
+            }
+            assert_eq!(found(word).await, learns, "{word}");
+            assert!(!found(other).await);
+            let view = world.gateway.view(&Scope::default()).unwrap();
+            let hints = world.gateway.hints(&view, word).await;
+            let hits = view.find(word, None, 3, &hints);
+            assert_eq!(hits.len(), usize::from(learns));
+            assert!(hits.iter().all(|found| found.hit.fields.past > 0.0));
+            let project = world.client_in(era, "red").await;
+            let elsewhere = search(&project, word).await;
+            assert!(elsewhere.starts_with("No tool fits"), "{elsewhere}");
+        }
+    }
 }

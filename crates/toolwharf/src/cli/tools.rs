@@ -194,6 +194,7 @@ fn reasons(tool: &FoundTool) -> String {
         ("description", scores.description),
         ("parameters", scores.parameters + scores.parameter_text),
         ("server", scores.server),
+        ("earlier searches", scores.past),
     ];
     parts.sort_by(|one, other| other.1.total_cmp(&one.1));
     let parts = parts.iter().filter(|(_, score)| *score >= 0.05);

@@ -117,7 +117,7 @@ function Results({ found: { data, error, isPlaceholderData, refetch }, task, cha
           {!isPlaceholderData && `${plural(tools.length, "tool")} found`}
         </p>
         {tools.length ? (
-          <Panel title={`${plural(tools.length, "tool")} found, best first`} actions={<Legend />}>
+          <Panel title={`${plural(tools.length, "tool")} found, best first`} actions={<Legend tools={tools} />}>
             <Found tools={tools} project={changing} />
           </Panel>
         ) : (

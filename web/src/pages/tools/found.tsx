@@ -11,12 +11,13 @@ import { cx } from "@/lib";
 import { attempt } from "@/ui/overlay";
 import { Badge, Button } from "@/ui/parts";
 
-/** The parts of a definition, in the order of the bar, and how much each contributes to the score. */
-const PARTS: { label: string; color: string; of: (scores: FoundTool["scores"]) => number }[] = [
+/** The parts of a score, in the order of the bar. The legend has an optional part only if it contributes to a score. */
+const PARTS: { label: string; color: string; isOptional?: boolean; of: (scores: FoundTool["scores"]) => number }[] = [
   { label: "name", color: "bg-part-1", of: (scores) => scores.name },
   { label: "description", color: "bg-part-2", of: (scores) => scores.description },
   { label: "parameters", color: "bg-part-3", of: (scores) => scores.parameters + scores.parameter_text },
   { label: "server", color: "bg-part-4", of: (scores) => scores.server },
+  { label: "earlier searches", color: "bg-part-5", isOptional: true, of: (scores) => scores.past },
 ];
 
 /** Reasons that are more important than the score. */
@@ -30,11 +31,12 @@ const REASONS: Partial<Record<FoundTool["why"], string>> = {
 /** A contribution below this is not shown. */
 const MIN_SHOWN = 0.05;
 
-export function Legend() {
+export function Legend({ tools }: { tools: FoundTool[] }) {
+  const shown = PARTS.filter(({ isOptional, of }) => !isOptional || tools.some(({ scores }) => of(scores) >= MIN_SHOWN));
   return (
     <div className="flex flex-wrap items-center gap-x-3 gap-y-0.5 text-xs text-muted">
       <span>Score from:</span>
-      {PARTS.map(({ label, color }) => (
+      {shown.map(({ label, color }) => (
         <span key={label} className="inline-flex items-center gap-1.5">
           <span aria-hidden className={cx("size-2 rounded-xs", color)} />
           {label}
