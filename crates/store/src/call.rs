@@ -3,20 +3,18 @@
 //!
 //! Invariants: a row with a recorded outcome never changes again. Writes are idempotent, so a batch can be written
 //! again when it is unknown whether the first attempt succeeded. No record is rejected because of its content: a NUL is
-//! written as U+FFFD and names are truncated to [`MAX_KEY`] bytes, because one unusual call must not fail its whole
+//! written as U+FFFD and names are truncated to [`MAX_KEY`](crate::MAX_KEY) bytes, because one unusual call must not fail its whole
 //! batch.
-
-use std::borrow::Cow;
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 
 use crate::{
-    MAX_KEY, Page, Store, Time,
+    CallStatus, CallSteps, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, Pool, Text, execute, page, row, rows, table, words},
+    sql::{Filter, Key, Pool, Text, execute, page, row, rows, table},
 };
 
 table!(
@@ -24,34 +22,6 @@ table!(
     "id, run_id, project_id, caller, server, tool, arguments_digest, status, error, result_digest, started_at,
      finished_at, duration_us"
 );
-
-/// The outcome of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CallStatus {
-    /// The call has not finished yet.
-    Open,
-    Ok,
-    /// The tool reported a failure (`isError`).
-    ToolError,
-    /// The server returned an error or could not be reached.
-    Error,
-    Timeout,
-    Cancelled,
-    /// The call was open when the gateway died. The server may or may not have run it.
-    Unknown,
-}
-
-impl CallStatus {
-    /// Returns whether the status counts as an error. A cancelled call does not.
-    #[must_use]
-    pub fn is_failure(self) -> bool {
-        match self {
-            Self::Open | Self::Ok | Self::Cancelled => false,
-            Self::ToolError | Self::Error | Self::Timeout | Self::Unknown => true,
-        }
-    }
-}
 
 /// A call without its arguments and result.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
@@ -85,56 +55,6 @@ pub struct CallDetail {
     pub steps: CallSteps,
     /// The call that this one repeats.
     pub replay_of: Option<String>,
-}
-
-/// The steps of a call, each with its time in microseconds since the call began. `None`: the step was not reached, or
-/// its time is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromRow, Serialize)]
-pub struct CallSteps {
-    /// The call had left the queue, and the record of its beginning was durable.
-    pub turn_us: Option<i64>,
-    /// The server had received the request.
-    pub sent_us: Option<i64>,
-    /// The response had arrived.
-    pub answered_us: Option<i64>,
-    /// The number of requests that the server sent to the client during the call.
-    pub questions: Option<i64>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum CallWrite {
-    Intent(NewCall),
-    Outcome(CallEnd),
-}
-
-/// The record of a call that is about to be made.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewCall {
-    /// Made by [`crate::new_id`] when the call begins, because lists and retention read the time of a call from its id.
-    pub id: String,
-    pub run_id: Option<String>,
-    pub project: Option<ProjectId>,
-    pub caller: String,
-    pub server: String,
-    pub tool: String,
-    pub arguments_digest: String,
-    pub arguments: Option<String>,
-    pub started_at: Time,
-    /// The call that this one repeats.
-    pub replay_of: Option<String>,
-}
-
-/// A call that has ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CallEnd {
-    pub id: String,
-    pub status: CallStatus,
-    pub error: Option<String>,
-    pub result_digest: Option<String>,
-    pub result: Option<String>,
-    pub finished_at: Time,
-    pub duration_us: i64,
-    pub steps: CallSteps,
 }
 
 /// Selects calls. `None`: any value.
@@ -341,44 +261,5 @@ impl Store {
             journal.prune(before.into()).await?;
         }
         Ok(pruned)
-    }
-}
-
-/// Replaces the NULs of a text. (`QueryBuilder` panics on a NUL.)
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
-    if text.contains('\0') {
-        text.replace('\0', "\u{fffd}").into()
-    } else {
-        text.into()
-    }
-}
-
-/// Converts a text to a name: replaces NULs, and truncates it to [`MAX_KEY`] bytes.
-pub(crate) fn name(text: &str) -> Cow<'_, str> {
-    match clean(text) {
-        Cow::Borrowed(text) => text[..text.floor_char_boundary(MAX_KEY)].into(),
-        Cow::Owned(text) => text[..text.floor_char_boundary(MAX_KEY)].to_owned().into(),
-    }
-}
-
-words!(CallStatus, "call status", {
-    Open => "open",
-    Ok => "ok",
-    ToolError => "tool_error",
-    Error => "error",
-    Timeout => "timeout",
-    Cancelled => "cancelled",
-    Unknown => "unknown",
-});
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_stored_is_changed() {
-        assert_eq!(clean("a\0b"), "a\u{fffd}b");
-        assert_eq!(name(&"ü".repeat(1000)), "ü".repeat(512));
-        assert_eq!(name(&format!("\0{}", "x".repeat(2000))).len(), MAX_KEY);
     }
 }

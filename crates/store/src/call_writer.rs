@@ -9,10 +9,10 @@ use sqlx::{PgConnection, PgPool};
 
 use crate::{
     CallEnd, CallWrite, NewCall, Store,
-    call::{clean, name},
     error::Result,
     id::micros,
     journal::Journal,
+    names::{clean, name},
     sql::{Pool, STATEMENT_TIMEOUT, Whole, within},
 };
 

@@ -14,9 +14,10 @@ use crate::{
     Page, Store, Time,
     error::{Error, Result},
     id::{micros, new_id, now},
+    names::words,
     project,
     quota::Quota,
-    sql::{Conn, Filter, Key, Text, Tx, execute, on, page, row, rows, table, words},
+    sql::{Conn, Filter, Key, Text, Tx, execute, on, page, row, rows, table},
 };
 
 table!(

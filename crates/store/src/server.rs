@@ -9,9 +9,10 @@ use crate::{
     Put, Store, Time,
     error::{Error, Result},
     id::{new_id, now},
+    names::words,
     project,
     quota::Quota,
-    sql::{Doc, Key, Text, Tx, execute, row, rows, table, words},
+    sql::{Doc, Key, Text, Tx, execute, row, rows, table},
 };
 
 table!(

@@ -25,12 +25,9 @@ use crate::{
     connect::DISK_TIMEOUT,
     error::{Error, Result},
     journal::Journal,
+    names::MAX_KEY,
     writer::{Writer, Writing},
 };
-
-/// Maximum length of a name, in bytes. In Postgres, a server name and a tool name must fit into one index entry of
-/// 2,704 bytes.
-pub const MAX_KEY: usize = 1_024;
 
 /// Client-side timeout for a Postgres statement, for a database that does not respond. Postgres itself cancels a
 /// statement after 2 s (`statement_timeout`).
@@ -287,34 +284,7 @@ macro_rules! table {
     };
 }
 
-/// Converts an enum to and from its words in a column. `$what` names the enum in the error for an unknown word.
-#[rustfmt::skip]
-macro_rules! words {
-    ($name:ident, $what:literal, { $($variant:ident => $word:literal,)+ }) => {
-        impl $name {
-            /// The word used in the column and in the API.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = String;
-
-            fn try_from(word: String) -> std::result::Result<Self, String> {
-                match word.as_str() {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(format!(concat!("unknown ", $what, " {:?}"), word)),
-                }
-            }
-        }
-    };
-}
-
-pub(crate) use {execute, on, page, row, rows, table, words};
+pub(crate) use {execute, on, page, row, rows, table};
 
 /// The optional conditions of a query. A fixed query text with `$1 IS NULL OR …` could not use an index, and sqlx's
 /// `QueryBuilder` panics on a value that [`Key`] refuses.

@@ -21,8 +21,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     CallEnd, CallWrite, NewCall, Time,
-    call::{clean, name},
     id::micros,
+    names::{clean, name},
 };
 
 /// The version of the format, in the first line of each journal.
