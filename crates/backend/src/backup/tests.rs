@@ -516,10 +516,8 @@ async fn o07_a_backup_that_is_dropped_leaves_no_file() {
     let parts = [0, 10, 50].into_iter().chain(70..=110);
     for part in parts {
         let job = machine.job(&file).await;
-        if tokio::time::timeout(whole * part / 100, create(job))
-            .await
-            .is_ok()
-        {
+        if let Ok(done) = tokio::time::timeout(whole * part / 100, create(job)).await {
+            done.unwrap();
             fs::remove_file(&file).unwrap();
         }
         let is_gone = async || {
