@@ -197,6 +197,9 @@ async fn copy_file(source: Arc<str>, into: &Path, copied: &AtomicU64) -> Result<
     let copying = blocking(move || {
         let not_text = || Error::Invalid(format!("the path {} is not UTF-8", file.display()));
         let path = file.to_str().ok_or_else(not_text)?;
+        if is_cancelled.load(Ordering::SeqCst) {
+            return Err(Error::interrupted());
+        }
         let copied = conn.execute("VACUUM INTO ?1", [path]);
         let copied = copied.map_err(Error::from).and_then(|_| {
             let mut copy = Connection::open(&file)?;
