@@ -1,4 +1,4 @@
-//! What is recorded of a call.
+//! The types of call records.
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
