@@ -62,12 +62,38 @@ await visit("/tools", async (page, { main, open }) => {
     "io.modelcontextprotocol/clientCapabilities": {},
     "dev.toolwharf/tools": "search",
   };
-  const asked = { jsonrpc: "2.0", id: 1, method: "tools/list", params: { _meta } };
-  const headers = { "content-type": "application/json", accept: "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": "tools/list" };
-  assert.equal((await fetch(`${url}/mcp/shop`, { method: "POST", headers, body: JSON.stringify(asked) })).status, 200);
+  const ask = async (method, params = {}) => {
+    const headers = { "content-type": "application/json", accept: "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": method };
+    if (params.name) headers["mcp-name"] = params.name;
+    const asked = { jsonrpc: "2.0", id: 1, method, params: { ...params, _meta } };
+    const answer = await fetch(`${url}/mcp/shop`, { method: "POST", headers, body: JSON.stringify(asked) });
+    assert.equal(answer.status, 200, await answer.clone().text());
+  };
+  await ask("tools/list");
   await page.goto(`${url}/servers`);
   await main.getByRole("link", { name: /^Search mode saved about [\d.,K]+ tokens in the last day$/ }).click();
   await page.waitForURL(`${url}/tools/find`);
+
+  // A word that has led to two calls finds the tool.
+  const unknown = `${url}/tools/find?project=shop&q=zorp`;
+  await page.goto(unknown);
+  await main.getByText("No tool fits").waitFor();
+  for (let time = 0; time < 2; time += 1) {
+    await ask("tools/call", { name: "search_tools", arguments: { query: "report the zorp" } });
+    await ask("tools/call", { name: "create_issue", arguments: {} });
+  }
+  await page.goto(unknown);
+  await first.getByRole("link", { name: "create_issue" }).waitFor();
+  await first.getByText(/earlier searches \d/).waitFor();
+  await main.getByText("earlier searches", { exact: true }).waitFor();
+  const folder = process.env.TOOLWHARF_PICTURES;
+  for (const width of folder ? [1440, 390] : []) {
+    for (const colorScheme of ["light", "dark"]) {
+      await page.setViewportSize({ width, height: 800 });
+      await page.emulateMedia({ colorScheme });
+      await page.screenshot({ path: `${folder}/learned-${width}-${colorScheme}.png` });
+    }
+  }
 
   // A key of the project sees the same, but cannot change it.
   const { token } = (await api("POST", "/keys", { name: "reader", role: "read", projects: ["shop"] })).body;

@@ -93,7 +93,7 @@ enum Task {
     /// A journal was created.
     Begin(Arc<str>, oneshot::Sender<Result<Predecessor>>),
     /// Records were appended.
-    Enter(Batch),
+    Enter(Lines),
     /// This journal is complete.
     End(Arc<str>, Position),
     /// Enter everything now.
@@ -108,13 +108,6 @@ enum Task {
 type Reply = oneshot::Sender<Result<()>>;
 /// A journal, and the hash of its last line.
 type Predecessor = Option<(String, String)>;
-
-struct Batch {
-    file: Arc<str>,
-    lines: Vec<u8>,
-    /// The position after the lines.
-    at: Position,
-}
 
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,7 +151,7 @@ impl Journal {
         let lines = appended?;
         let bytes = &shared.backlog.bytes;
         bytes.fetch_add(lines.len(), Ordering::AcqRel);
-        self.send(Task::Enter(Batch { file, lines, at }))
+        self.0.send(Task::Enter(Lines { file, lines, at }))
     }
 
     /// Begins a journal, which continues the previous one if there is one.
@@ -189,7 +182,7 @@ impl Journal {
     /// Registers a journal and writes its first line.
     async fn begin(&self, segment: &mut Segment, previous: Option<&Segment>) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        self.send(Task::Begin(segment.name.clone(), reply))?;
+        self.0.send(Task::Begin(segment.name.clone(), reply))?;
         let newest = answer.await.unwrap_or_else(|_| Err(Error::closed()))?;
         let newest = newest.as_ref().map(|(file, hash)| (&**file, &**hash));
         // The database does not have the last lines of the previous journal yet.
@@ -231,12 +224,8 @@ impl Journal {
 
     async fn ask(&self, task: impl FnOnce(Reply) -> Task) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        self.send(task(reply))?;
+        self.0.send(task(reply))?;
         answer.await.unwrap_or_else(|_| Err(Error::closed()))
-    }
-
-    fn send(&self, task: Task) -> Result<()> {
-        self.0.send(task)
     }
 }
 
@@ -287,7 +276,7 @@ struct Indexer {
     database: Writer,
     backlog: Arc<Backlog>,
     conn: Option<Connection>,
-    batches: Vec<Batch>,
+    batches: Vec<Lines>,
     /// Journals that are finished as soon as the batches are entered.
     ended: Vec<(Arc<str>, Position)>,
     /// When the batches are entered. `None`: there is nothing to do.
@@ -386,7 +375,7 @@ impl Indexer {
     /// Enters the first batches.
     fn step(&mut self) -> Result<()> {
         let mut bytes = 0;
-        let fits = |batch: &&Batch| {
+        let fits = |batch: &&Lines| {
             bytes += batch.lines.len();
             bytes <= STEP_BYTES
         };
@@ -401,8 +390,7 @@ impl Indexer {
             true => Durable::Later,
             false => Durable::Now,
         };
-        let lines: Vec<Lines<'_>> = batches.iter().map(Batch::lines).collect();
-        let entered = self.with_turn(|conn, _| index::enter(conn, durable, &lines, &ended));
+        let entered = self.with_turn(|conn, _| index::enter(conn, durable, &batches, &ended));
         if entered.is_ok() {
             let bytes = batches.iter().map(|batch| batch.lines.len()).sum();
             self.backlog.bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -426,15 +414,5 @@ impl Indexer {
             none => none.insert(index::open(path)?),
         };
         run(conn, &folder(path))
-    }
-}
-
-impl Batch {
-    fn lines(&self) -> Lines<'_> {
-        Lines {
-            file: &self.file,
-            lines: &self.lines,
-            at: self.at,
-        }
     }
 }

@@ -134,8 +134,8 @@ impl Catalog {
         shown
     }
 
-    /// The servers of `first`, and others in a fixed random order, until they have `size` tools. The last one may
-    /// have only some of its tools, so that there are exactly `size` if possible.
+    /// The servers of `first`, and others in a fixed random order, until they have `size` tools. Only some
+    /// tools of the last server count if all of them would be too many.
     pub(super) fn taken(&self, first: &BTreeSet<String>, size: usize) -> Vec<(&Server, usize)> {
         let mut order: Vec<_> = self.servers.iter().enumerate().collect();
         order.sort_by_key(|(at, server)| (!first.contains(&server.name), mixed(0, *at as u64)));

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -37,37 +36,23 @@ impl Running {
         folder: &Path,
         path: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let log = folder.join("log");
-        let output = File::create(&log)?;
         let mut command = Command::new(&launch.file);
         command
             .args(&launch.arguments)
             .current_dir(folder)
             .env("PATH", search_path(path)?)
             .env("NO_PROXY", "127.0.0.1,localhost")
-            .env_remove("RUST_LOG")
-            .env_remove("TOOLWHARF_DATABASE_URL")
-            .envs(launch.variables.iter().map(|(name, value)| (*name, value)))
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .kill_on_drop(true);
-        for name in [
-            "HOME",
-            "XDG_DATA_HOME",
-            "XDG_STATE_HOME",
-            "XDG_CONFIG_HOME",
-            "XDG_CACHE_HOME",
-        ] {
-            command.env(name, folder);
-        }
+            .env_remove("RUST_LOG");
+        part::at_home(&mut command, folder)?;
+        let variables = launch.variables.iter();
+        command.envs(variables.map(|(name, value)| (*name, value)));
         let child = command.spawn();
         let child = child.with_context(|| format!("cannot start {}", launch.file.display()))?;
         Ok(Self {
             pid: child.id().context("the process has ended")?,
             child,
             echo: part::own_path()?,
-            log,
+            log: folder.join("log"),
         })
     }
 

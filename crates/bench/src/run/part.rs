@@ -82,6 +82,28 @@ pub(crate) async fn own(arguments: &[&str]) -> anyhow::Result<Part> {
     })
 }
 
+/// Makes this folder the home of a program, which gets none of this user's settings and data. Its output goes to the file
+/// `log` in the folder.
+pub(crate) fn at_home(command: &mut Command, folder: &Path) -> anyhow::Result<()> {
+    let log = File::create(folder.join("log"))?;
+    command
+        .env_remove("TOOLWHARF_DATABASE_URL")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true);
+    for name in [
+        "HOME",
+        "XDG_DATA_HOME",
+        "XDG_STATE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+    ] {
+        command.env(name, folder);
+    }
+    Ok(())
+}
+
 impl Home {
     /// Writes the configuration: `servers` as `mcpServers`, `settings` as `toolwharf.toml`.
     pub(crate) fn new(servers: &Value, settings: &str) -> anyhow::Result<Self> {
@@ -94,28 +116,13 @@ impl Home {
 
     /// Starts the gateway, which may have used this directory before, and waits until it listens.
     pub(crate) async fn spawn(&self, program: &Path) -> anyhow::Result<Part> {
-        let log = File::create(self.path().join("log"))?;
         let mut command = Command::new(program);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
         for file in ["mcp.json", "toolwharf.toml"] {
             command.arg("--config").arg(self.path().join(file));
         }
-        command
-            .env("RUST_LOG", "warn")
-            .env_remove("TOOLWHARF_DATABASE_URL")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true);
-        for name in [
-            "HOME",
-            "XDG_DATA_HOME",
-            "XDG_STATE_HOME",
-            "XDG_CONFIG_HOME",
-            "XDG_CACHE_HOME",
-        ] {
-            command.env(name, self.path());
-        }
+        command.env("RUST_LOG", "warn");
+        at_home(&mut command, self.path())?;
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;

@@ -17,7 +17,7 @@ use super::record::{self, Call, End, Position, Reader, Record};
 use crate::{
     CallStatus,
     connect::{CHECKPOINT_PAGES, WAL_LIMIT_BYTES},
-    error::{Error, Fault, Result},
+    error::{Error, Result},
 };
 
 /// Bytes of lines that are entered in one transaction. Others wait for it.
@@ -25,17 +25,11 @@ pub(super) const STEP_BYTES: usize = 1 << 20;
 
 /// Lines of a journal.
 #[derive(Debug)]
-pub(super) struct Lines<'f> {
-    pub(super) file: &'f str,
-    pub(super) lines: &'f [u8],
+pub(super) struct Lines {
+    pub(super) file: Arc<str>,
+    pub(super) lines: Vec<u8>,
     /// The position after them.
     pub(super) at: Position,
-}
-
-impl<'f> Lines<'f> {
-    fn of(file: &'f str, lines: &'f [u8], at: Position) -> Self {
-        Self { file, lines, at }
-    }
 }
 
 /// How durable a transaction is when it is committed.
@@ -90,7 +84,7 @@ pub(super) fn begin(conn: &mut Connection, file: &str) -> Result<Option<(String,
 pub(super) fn enter(
     conn: &mut Connection,
     durable: Durable,
-    all: &[Lines<'_>],
+    all: &[Lines],
     ended: &[(Arc<str>, Position)],
 ) -> Result<()> {
     transaction(conn, durable, |tx| {
@@ -98,7 +92,7 @@ pub(super) fn enter(
         // The lines of a journal follow each other, and the last ones end at its position.
         for lines in all.chunk_by(|one, next| one.file == next.file) {
             let last = lines.last().expect("no chunk is empty");
-            place(tx, last.file, last.at, false)?;
+            place(tx, &last.file, last.at, false)?;
         }
         for (file, at) in ended {
             place(tx, file, *at, true)?;
@@ -118,16 +112,20 @@ fn place(tx: &Connection, file: &str, at: Position, ended: bool) -> Result<()> {
 }
 
 /// Enters records. A call whose outcome is among them is entered once, with its outcome.
-fn enter_records(tx: &Connection, all: &[Lines<'_>]) -> Result<()> {
+fn enter_records(tx: &Connection, all: &[Lines]) -> Result<()> {
     let mut calls = Vec::new();
     let mut ends: HashMap<_, End<'_>> = HashMap::new();
-    for record in all.iter().flat_map(|lines| record::records(lines.lines)) {
-        match record.map_err(|error| Error::Corrupt(Fault::new(error)))? {
-            Record::Journal(_) => {}
-            Record::Call(call) => calls.push(call),
-            Record::End(end) => {
+    for record in all.iter().flat_map(|lines| record::records(&lines.lines)) {
+        match record {
+            Ok(Record::Journal(_)) => {}
+            Ok(Record::Call(call)) => calls.push(call),
+            Ok(Record::End(end)) => {
                 ends.entry(end.id.clone()).or_insert(end);
             }
+            // It has a valid hash. A later version may write records that this one does not know.
+            Err(error) => tracing::error!(
+                "a record in the journal of calls is unknown to this version, and is left out: {error}"
+            ),
         }
     }
     let mut insert = tx.prepare_cached(
@@ -269,22 +267,27 @@ pub(super) fn recover(conn: &mut Connection, folder: &Path) -> Result<()> {
 
 /// Enters all records after the first `known` bytes, and returns the position after the last one. The process that writes
 /// the journal may be alive.
-fn enter_rest(conn: &mut Connection, path: &Path, name: &str, known: u64) -> Result<Position> {
+fn enter_rest(conn: &mut Connection, path: &Path, name: &Arc<str>, known: u64) -> Result<Position> {
     let mut reader = Reader::open(path).map_err(Error::journal)?;
     let mut lines = Vec::new();
-    while let Some(at) = reader.next(&mut lines).map_err(Error::journal)? {
+    loop {
+        let next = reader.next(&mut lines).map_err(Error::journal)?;
+        let at = reader.position();
         if at.end <= known {
             lines.clear();
-        } else if lines.len() >= STEP_BYTES {
-            enter(conn, Durable::Now, &[Lines::of(name, &lines, at)], &[])?;
-            lines.clear();
+        }
+        if !lines.is_empty() && (next.is_none() || lines.len() >= STEP_BYTES) {
+            let lines = Lines {
+                file: name.clone(),
+                lines: std::mem::take(&mut lines),
+                at,
+            };
+            enter(conn, Durable::Now, &[lines], &[])?;
+        }
+        if next.is_none() {
+            return Ok(at);
         }
     }
-    let at = reader.position();
-    if !lines.is_empty() {
-        enter(conn, Durable::Now, &[Lines::of(name, &lines, at)], &[])?;
-    }
-    Ok(at)
 }
 
 /// Removes the space that a journal has reserved. Anything else after its last line stays: it was being written when the

@@ -40,7 +40,7 @@ impl Office {
         self.calls.write(writes).await.expect("it is written");
     }
 
-    /// The files as the kernel has them now, as if the process were killed.
+    /// A copy of the files as they are now, as if the process were killed.
     fn killed(&self) -> tempfile::TempDir {
         let copy = tempfile::tempdir().expect("a folder");
         copy_files(self.dir.path(), copy.path());
@@ -396,11 +396,35 @@ async fn p09_a_record_that_cannot_be_entered_does_not_hold_up_others() {
     for (status, count) in [("odd", 1), ("ok", 3)] {
         let lines = lines(status);
         let lines = [Lines {
-            file: "a",
-            lines: &lines,
+            file: "a".into(),
+            lines,
             at: Position::START,
         }];
         index::enter(&mut conn, Durable::Now, &lines, &[]).unwrap();
         assert_eq!(office.count().await, count, "{status}");
     }
+}
+
+/// A later version may write other records, and leave its journal to this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn p09_an_unknown_record_is_left_out() {
+    let mut office = Office::open().await;
+    let (_, call) = both();
+    office.write(&call).await;
+    assert_eq!(office.count().await, 1);
+    let dir = office.killed();
+    let file = journals(&dir.path().join("wharf.db-calls")).remove(0);
+    let mut text = fs::read_to_string(&file).unwrap();
+    text.truncate(text.find('\0').unwrap());
+    let mut previous = text.lines().last().unwrap()[..64].to_owned();
+    let known = serde_json::to_string(&record::Record::Call((&intent(None)).into())).unwrap();
+    for json in [r#"{"later":{"id":"x"}}"#, "7", &known] {
+        previous = hex::encode(Sha256::digest(format!("{previous}{json}")));
+        text.push_str(&format!("{previous} {json}\n"));
+    }
+    fs::write(&file, &text).unwrap();
+    let next = Office::of(dir).await;
+    assert_eq!(next.count().await, 2);
+    next.store.close().await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }

@@ -228,7 +228,7 @@ async fn c05_many_servers_and_tools_stay_fast() {
 /// The page shows what a model finds in search mode, why, and how many tokens that saves. It changes a project's list.
 #[tokio::test]
 async fn x01_the_console_shows_what_a_model_finds() {
-    let setup = Setup::new();
+    let setup = Setup::new().settings("search_past_calls = true\n");
     let issue = tool("create_issue", "Reports a bug in a repository.");
     let merge = tool("merge_branch", "Merges a branch into another one.");
     let answers = with_tools(&[issue, merge], &done());
