@@ -13,7 +13,7 @@
 //! - A process serves one run. No state passes from one run to another.
 //! - Everything that the process sends is untrusted: it is bounded, and the run ends at the first message that does not
 //!   follow the protocol.
-//! - Time, processor time, memory, calls and output of a run are bounded.
+//! - Time, processor time, memory, calls and output of a run are bounded. The caller may stop the clock for a while ([`Clock`]).
 //! - One owner has at most half of the runs at a time.
 //!
 //! # Deliberately absent
@@ -22,6 +22,7 @@
 //! Modules, timers that outlast the code, and state between runs.
 
 pub mod child;
+mod clock;
 pub mod declarations;
 mod limits;
 mod message;
@@ -31,6 +32,7 @@ mod run;
 mod runner;
 mod turns;
 
+pub use clock::{Clock, Pause};
 pub use limits::Limits;
 pub use names::{Declared, ToolName, identifiers};
 pub use outcome::{End, Failure, FailureKind, Outcome, Value};

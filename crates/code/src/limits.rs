@@ -6,8 +6,11 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Time from the start of the code to the end of the run, including the calls.
+    /// Time from the start of the code to the end of the run, including the calls. The time in which the clock stands still
+    /// does not count.
     pub wall: Duration,
+    /// The same, including the time in which the clock stands still.
+    pub total: Duration,
     /// Processor time of the code.
     pub cpu: Duration,
     /// Memory for the code's values, in bytes.
@@ -31,6 +34,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             wall: Duration::from_secs(120),
+            total: Duration::from_secs(3600),
             cpu: Duration::from_secs(10),
             memory: 64 << 20,
             calls: 500,

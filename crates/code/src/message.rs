@@ -5,6 +5,7 @@
 //! | `{"run": {"code", "tools", "limits"}}` | once, first |
 //! | `{"result": {"id", "value"}}` | the result of `tools/call`, as the server sent it |
 //! | `{"error": {"id", "message"}}` | the call failed |
+//! | `{"clock": {"left"}}` | the clock of the run is started with this time left, or stopped (`null`) |
 //!
 //! | process → gateway | |
 //! | --- | --- |
@@ -13,6 +14,7 @@
 //! | `{"done": {"value"}}`, `{"failed": {…}}` | once, last |
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -38,6 +40,9 @@ pub(crate) enum ToChild {
     Error {
         id: u32,
         message: String,
+    },
+    Clock {
+        left: Option<Duration>,
     },
 }
 

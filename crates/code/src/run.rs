@@ -7,6 +7,7 @@
 //! - At most `calls_in_flight` calls run. The process holds further ones back; if it does not, the run ends.
 //! - The gateway reads while it writes, so a process that does not read cannot stop it.
 //! - When the run ends, or its future is dropped, the futures of its calls are dropped.
+//! - The gateway's clock decides how long the run takes. The process has a copy of it, to report the line of the code.
 
 mod lines;
 
@@ -20,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use self::lines::{Lines, Next};
+use crate::clock::{Clock, Countdown};
 use crate::limits::Limits;
 use crate::message::{FromChild, ToChild, Tools, line};
 use crate::names::Declared;
@@ -46,6 +48,8 @@ pub struct Request {
     pub code: String,
     /// The tools that `servers` offers. `call` accepts other names as well: they are checked when the call is made.
     pub tools: Vec<Declared>,
+    /// Stops the time that the run may take.
+    pub clock: Clock,
 }
 
 /// A call that the code makes.
@@ -133,7 +137,7 @@ impl State<'_> {
         F: Future<Output = Result<Box<RawValue>, String>>,
     {
         let limits = self.limits;
-        let deadline = Instant::now() + limits.wall + WALL_GRACE;
+        let mut countdown = Countdown::start(&request.clock, limits);
         let mut lines = Lines::new(reader, max_line(limits));
         let first = ToChild::Run {
             code: request.code,
@@ -151,7 +155,13 @@ impl State<'_> {
                 sent = 0;
             }
             tokio::select! {
-                () = sleep_until(deadline) => return End::Failed(late(limits)),
+                () = sleep_until(countdown.end() + WALL_GRACE) => {
+                    let most = if countdown.is_last() { limits.total } else { limits.wall };
+                    return End::Failed(late(most));
+                }
+                left = countdown.changed() => {
+                    outgoing.extend(line(&ToChild::Clock { left }).unwrap_or_default());
+                }
                 next = lines.next() => {
                     let step = match next {
                         Next::Line(line) => self.step(&line, running.len()),
@@ -249,8 +259,8 @@ fn broken(what: &str) -> Step {
     Step::End(End::Broken(format!("the process of the run sent {what}")))
 }
 
-pub(crate) fn late(limits: &Limits) -> Failure {
-    let seconds = limits.wall.as_secs_f64();
+pub(crate) fn late(most: Duration) -> Failure {
+    let seconds = most.as_secs_f64();
     Failure::new(
         FailureKind::Time,
         format!("the run took longer than {seconds} s"),

@@ -190,6 +190,10 @@ impl Engine {
                 Received::Message(ToChild::Error { id, message }) => {
                     self.hook("settle", (id, true, message))
                 }
+                Received::Message(ToChild::Clock { left }) => {
+                    self.watch.set_left(left);
+                    Ok(())
+                }
                 Received::Message(ToChild::Run { .. }) => {
                     return Err(io::Error::other("a second run"));
                 }

@@ -29,11 +29,14 @@ impl Peak {
     }
 }
 
+/// The longest wait while the clock stands still. Its end has no effect.
+const STANDSTILL: Duration = Duration::from_secs(3600);
+
 pub(super) struct Watch {
     wall_limit: Duration,
     cpu_limit: Duration,
-    /// The readings of the clocks at which the limits are reached.
-    wall_end: Duration,
+    /// The readings of the clocks at which the limits are reached. The clock of the wall may stand still.
+    wall_end: Cell<Option<Duration>>,
     cpu_end: Duration,
     expired: Cell<Option<Expired>>,
 }
@@ -49,7 +52,9 @@ impl Watch {
         Self {
             wall_limit: limits.wall,
             cpu_limit: limits.cpu,
-            wall_end: reading(ClockId::Monotonic).saturating_add(limits.wall),
+            wall_end: Cell::new(Some(
+                reading(ClockId::Monotonic).saturating_add(limits.wall),
+            )),
             cpu_end: reading(ClockId::ProcessCPUTime).saturating_add(limits.cpu),
             expired: Cell::new(None),
         }
@@ -67,8 +72,18 @@ impl Watch {
         self.expired.get().is_some()
     }
 
+    /// Sets the time that is left, or stops the run's clock.
+    pub(super) fn set_left(&self, left: Option<Duration>) {
+        let now = reading(ClockId::Monotonic);
+        self.wall_end.set(left.map(|left| now.saturating_add(left)));
+    }
+
+    /// The time until the run's clock has to be read again.
     pub(super) fn left(&self) -> Duration {
-        self.wall_end.saturating_sub(reading(ClockId::Monotonic))
+        match self.wall_end.get() {
+            Some(end) => end.saturating_sub(reading(ClockId::Monotonic)),
+            None => STANDSTILL,
+        }
     }
 
     /// The limit that was exceeded.

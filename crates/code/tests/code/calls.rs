@@ -1,14 +1,10 @@
 //! Calls of tools.
 
 use std::cell::Cell;
-use std::process::Stdio;
 
-use code::{End, FailureKind, Limits, Request, run};
-use tokio::process::Command;
+use code::{Clock, End, FailureKind, Limits};
 
-use crate::ground::{
-    VICTIM, answer, failure, limits, returned, run_code, run_within, tools, value,
-};
+use crate::ground::{answer, failure, limits, returned, run_code, run_with, run_within, value};
 
 #[tokio::test]
 async fn tools_are_async_functions() {
@@ -101,20 +97,9 @@ async fn calls_run_at_the_same_time_within_the_limit() {
         calls_in_flight: 3,
         ..limits()
     };
-    let mut child = Command::new(VICTIM)
-        .arg(code::child::ARGUMENT)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let request = Request {
-        code: "await Promise.all(Array.from({length: 10}, () => servers.git_hub.slow())); return 1"
-            .to_owned(),
-        tools: tools(),
-    };
-    let outcome = run(stdout, stdin, request, &limits, |call| {
+    let code =
+        "await Promise.all(Array.from({length: 10}, () => servers.git_hub.slow())); return 1";
+    let outcome = run_with(code, &limits, Clock::default(), |call| {
         let (now, most) = (&now, &most);
         now.set(now.get() + 1);
         most.set(most.get().max(now.get()));

@@ -4,7 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use code::{
-    Call, Declared, End, Failure, Limits, Outcome, Request, ToolName, Value, identifiers, run,
+    Call, Clock, Declared, End, Failure, Limits, Outcome, Request, ToolName, Value, identifiers,
+    run,
 };
 use serde_json::value::RawValue;
 use tokio::process::Command;
@@ -81,6 +82,19 @@ pub(crate) fn limits() -> Limits {
 
 /// Runs code with these limits.
 pub(crate) async fn run_within(code: &str, limits: &Limits) -> Outcome {
+    run_with(code, limits, Clock::default(), answer).await
+}
+
+/// Runs code with this clock, and makes its calls with `call`.
+pub(crate) async fn run_with<F>(
+    code: &str,
+    limits: &Limits,
+    clock: Clock,
+    call: impl FnMut(Call) -> F,
+) -> Outcome
+where
+    F: Future<Output = Result<Box<RawValue>, String>>,
+{
     let mut child = Command::new(VICTIM)
         .arg(code::child::ARGUMENT)
         .stdin(Stdio::piped())
@@ -92,8 +106,9 @@ pub(crate) async fn run_within(code: &str, limits: &Limits) -> Outcome {
     let request = Request {
         code: code.to_owned(),
         tools: tools(),
+        clock,
     };
-    let outcome = in_time(run(stdout, stdin, request, limits, answer)).await;
+    let outcome = in_time(run(stdout, stdin, request, limits, call)).await;
     if !matches!(outcome.end, End::Broken(_)) {
         let _ = child.kill().await;
     }

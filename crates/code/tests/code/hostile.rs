@@ -26,7 +26,7 @@ async fn against(text: &[u8], limits: &Limits) -> Outcome {
     };
     let request = Request {
         code: "return 1".to_owned(),
-        tools: Vec::new(),
+        ..Request::default()
     };
     let run = run(reader, writer, request, limits, answer);
     let both = async {
@@ -161,7 +161,7 @@ async fn a_process_that_does_not_read_cannot_stop_the_gateway() {
         .unwrap();
     let request = Request {
         code: " ".repeat(10_000),
-        tools: Vec::new(),
+        ..Request::default()
     };
     let outcome = in_time(run(reader, writer, request, &limits(), answer)).await;
     assert!(matches!(outcome.end, End::Returned(_)), "{outcome:?}");

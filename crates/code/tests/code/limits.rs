@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use code::{End, FailureKind, Limits, Value};
+use code::{Call, Clock, End, FailureKind, Limits, Value};
+use futures_util::future::join_all;
 
-use crate::ground::{failure_within, limits, run_within, value};
+use crate::ground::{answer, failure_within, limits, run_with, run_within, value};
 
 fn short() -> Limits {
     Limits {
@@ -88,6 +89,53 @@ async fn waiting_is_bounded() {
     }
     let found = failure_within("await new Promise(() => {})", &limits).await;
     assert_eq!(found.kind, FailureKind::Stalled, "{found:?}");
+}
+
+/// The time in which a call waits for a person does not count, neither in the gateway nor in the process. The time before
+/// and after it does, and there is a limit on all of it.
+#[tokio::test]
+async fn time_in_which_the_clock_stands_still_does_not_count() {
+    let limits = Limits {
+        wall: Duration::from_millis(1500),
+        ..limits()
+    };
+    let short = Limits {
+        total: Duration::from_millis(1800),
+        ..limits
+    };
+    let late = |seconds: &str| Err(format!("the run took longer than {seconds} s"));
+    let cases = [
+        (
+            "await servers.git_hub.slow(); return await servers.git_hub.slow()",
+            &limits,
+            Ok("\"done\"".to_owned()),
+        ),
+        (
+            "await servers.git_hub.slow(); await servers.other.never()",
+            &limits,
+            late("1.5"),
+        ),
+        ("await servers.git_hub.slow()", &short, late("1.8")),
+    ];
+    let cases = cases.map(async |(code, limits, expected)| {
+        let clock = Clock::default();
+        let call = |call: Call| {
+            let pause = (call.name == "git-hub__slow").then(|| clock.pause());
+            async move {
+                if pause.is_some() {
+                    tokio::time::sleep(Duration::from_millis(2500)).await;
+                }
+                answer(call).await
+            }
+        };
+        let found = match run_with(code, limits, clock.clone(), call).await.end {
+            End::Returned(Value::Json(json)) => Ok(json.get().to_owned()),
+            End::Failed(failure) => Err(failure.message),
+            other => panic!("{other:?} of {code}"),
+        };
+        assert_eq!(found, expected, "{code}");
+    });
+    join_all(cases).await;
 }
 
 #[tokio::test]

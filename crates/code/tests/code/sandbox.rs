@@ -45,6 +45,7 @@ fn request(code: &str) -> Request {
     Request {
         code: code.to_owned(),
         tools: tools(),
+        ..Request::default()
     }
 }
 

@@ -151,6 +151,7 @@ impl Gateway {
         let request = Request {
             code,
             tools: view.code_tools().to_vec(),
+            ..Request::default()
         };
         let meta = inner_meta(frame);
         let prefix = format!("{:016x}", rand::random::<u64>());
