@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use code::{Clock, Pause};
 use mcp::{
     Era, Frame, RpcError,
     bridge::{self, ClientFace},
@@ -41,6 +42,8 @@ pub struct Caller {
     pub replay_of: Option<Arc<str>>,
     /// True: long results are not replaced by previews, because the caller shortens them itself.
     pub wants_whole: bool,
+    /// The clock of the run of code that makes the call. It stands still while the caller is asked something.
+    pub clock: Option<Clock>,
 }
 
 impl Caller {
@@ -61,6 +64,7 @@ impl Caller {
             run: None,
             replay_of: None,
             wants_whole: false,
+            clock: None,
         }
     }
 
@@ -90,6 +94,11 @@ impl Caller {
         info.map_or_else(CallerId::unique, |info| {
             CallerId::of((&self.principal, info))
         })
+    }
+
+    /// Stops the clock of the run that makes the call, while the caller is asked something.
+    pub(crate) fn pause(&self) -> Option<Pause> {
+        self.clock.as_ref().map(Clock::pause)
     }
 
     /// The era in which its requests reach a server that speaks both. Without a session, there is nobody whom a legacy

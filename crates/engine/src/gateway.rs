@@ -120,6 +120,7 @@ impl Gateway {
                 .is_some()
             {
                 sweeping.held.sweep();
+                sweeping.held_runs.sweep();
                 sweeping.tasks.sweep();
                 callers::sweep(&sweeping);
             }
@@ -397,7 +398,7 @@ impl Gateway {
                 is_inner = true;
                 &inner
             }
-            Some(Finder::Code) => return Ok(self.run_code(view, caller, frame).await),
+            Some(Finder::Code) => return self.run_code(view, caller, frame).await,
             Some(Finder::Read) => {
                 return Ok(Box::pin(results::read(&self.shared, &view, caller, frame)).await);
             }

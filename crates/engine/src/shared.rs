@@ -25,7 +25,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client_state::{
-        announce::Announcer, apps, hold::Holds, hub::Hub, savings::Savings, tasks::Tasks,
+        announce::Announcer,
+        apps,
+        hold::{HeldCalls, HeldRuns, Holds},
+        hub::Hub,
+        savings::Savings,
+        tasks::Tasks,
     },
     scope::Scope,
     server::{
@@ -60,7 +65,8 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) announcer: Announcer,
     pub(crate) place: Place,
-    pub(crate) held: Holds,
+    pub(crate) held: HeldCalls,
+    pub(crate) held_runs: HeldRuns,
     pub(crate) tasks: Tasks,
     pub(crate) opened: apps::Opened,
     pub(crate) savings: Savings,
@@ -127,6 +133,7 @@ impl Shared {
             hub: Arc::default(),
             announcer: Announcer::default(),
             held: Holds::new(place.clone()),
+            held_runs: Holds::new(place.clone()),
             tasks: Tasks::new(place.clone()),
             place,
             opened: apps::Opened::default(),

@@ -3,17 +3,20 @@
 //! Each call of the code takes the path of a call by the client itself: it is checked, queued, recorded with the id of the
 //! run, and cancelled with the run. The code runs in a sandboxed process ([`code::Runner`]), never in this one.
 //!
-//! Deliberately absent: questions of servers to modern clients. A call that needs an answer fails in the code, with an
-//! error that says to call the tool directly.
+//! If a server asks a modern client something during a call, `run_code` returns the question, and the run is held until the
+//! client returns with the answer ([`CodeRun`]). The answer goes to the call, which is repeated with it. A legacy client is
+//! asked during its request.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
-use code::{Call, End, Outcome, Request, Runner, Value};
+use bytes::Bytes;
+use code::{Call, Clock, End, Outcome, Request, Runner, Value};
 use futures_util::future::BoxFuture;
 use mcp::{
-    Frame,
+    Era, Frame, RpcError, bridge,
     frame::Param,
     json::{self, Object, Splice, quote},
+    outbox::{Bounds, Outbox},
     protocol::{meta, method},
 };
 use serde_json::value::RawValue;
@@ -23,7 +26,10 @@ use tokio::sync::oneshot;
 use crate::{
     Gateway,
     call::results,
+    client_state::code_run::{Asker, CodeRun, Ended, Origin},
     exchange::{Answer, Caller},
+    life::callers,
+    scope::Scope,
     shared::Shared,
     views::{finders::Finder, view::View},
 };
@@ -33,6 +39,11 @@ const AGENT: &str = "run_code";
 const LANGUAGE: &str = "javascript";
 /// Characters of a failure in the record of a run.
 const MAX_RECORDED_CHARS: usize = 500;
+/// Messages of a run that wait for the next request of its client. Notifications beyond it are dropped.
+const OUTBOX_BOUNDS: Bounds = Bounds {
+    messages: 256,
+    bytes: 8 << 20,
+};
 
 /// The record of a run. If it is dropped, the run was cancelled.
 struct Record {
@@ -101,74 +112,114 @@ impl Gateway {
         view: Arc<View>,
         caller: &'a Caller,
         frame: &'a Frame,
-    ) -> BoxFuture<'a, Answer> {
+    ) -> BoxFuture<'a, Result<Answer, RpcError>> {
         Box::pin(async move {
-            let (text, is_error) = match self.code_result(&view, caller, frame).await {
-                Ok(report) => (report.text, report.error.is_some()),
-                Err(why) => (why, true),
+            let failed = |why: &str| Ok(Answer::of_tool(frame, caller.era, why, true));
+            if !view.runs_code() {
+                return failed(
+                    "run_code is switched off: `code = true` in toolwharf.toml switches it on",
+                );
+            }
+            let origin = origin(caller);
+            let state = frame.param_string(Param::RequestState);
+            let mut run = match state.filter(|_| caller.era == Era::Modern) {
+                Some(state) => {
+                    let mut run = self.shared.held_runs.take(&state, &origin)?;
+                    run.answer(frame);
+                    run
+                }
+                None => match self.start_code(&view, caller, frame).await {
+                    Ok(run) => run,
+                    Err(why) => return failed(&why),
+                },
             };
-            let answer = Answer::of_tool(frame, caller.era, &text, is_error);
-            results::of_own(&self.shared, &view, caller, frame, answer).await
+            if let Some(ended) = run.next(&caller.outbox).await {
+                let answer = Answer::of_tool(frame, caller.era, &ended.text, ended.is_error);
+                return Ok(results::of_own(&self.shared, &view, caller, frame, answer).await);
+            }
+            let limits = self.shared.limits();
+            for state in run.states() {
+                // The run decides how long its calls are held.
+                let longer = limits.held_call_ttl.saturating_mul(2);
+                self.shared.held.extend(state, longer);
+            }
+            let requests = run.requests();
+            let state = self.shared.held_runs.put(origin, run, &limits)?;
+            let result = bridge::input_required(&requests, &state);
+            Ok(Answer::result(frame, result.as_bytes()))
         })
     }
 
-    async fn code_result(
+    async fn start_code(
         &self,
         view: &View,
         caller: &Caller,
         frame: &Frame,
-    ) -> Result<Report, String> {
-        if !view.runs_code() {
-            return Err(
-                "run_code is switched off: `code = true` in toolwharf.toml switches it on"
-                    .to_owned(),
-            );
-        }
+    ) -> Result<CodeRun, String> {
         let runner = self.shared.code.get();
         let runner = runner.ok_or("run_code is not available in this gateway")?;
         let arguments = frame.param(Param::Arguments);
         let arguments = arguments.and_then(|at| Object::at(frame.text(), at));
         let code = arguments.and_then(|arguments| arguments.string("code"));
         let code = code.ok_or("run_code needs `code`, a string")?.into_owned();
-        let mut record = Record::open(&self.shared, caller).await.map_err(|error| {
+        let record = Record::open(&self.shared, caller).await.map_err(|error| {
             format!("the code was not run, because the run cannot be recorded: {error}")
         })?;
-        let run = record.as_ref().map(|record| Arc::from(&*record.run.id));
+        let clock = Clock::default();
+        let own = Outbox::new(OUTBOX_BOUNDS);
+        // Each request of a modern client has its own outbox, and the run may last for several requests.
+        let outbox = match caller.era {
+            Era::Modern => own.clone(),
+            Era::Legacy => caller.outbox.clone(),
+        };
+        let (scope, principal) = (caller.scope.clone(), caller.principal.clone());
         let caller = Caller {
             era: caller.era,
-            scope: caller.scope.clone(),
             session: caller.session.clone(),
-            outbox: caller.outbox.clone(),
-            principal: caller.principal.clone(),
             may_use: caller.may_use,
             modern_capabilities: caller.modern_capabilities.clone(),
-            headers: None,
             timeout: caller.timeout,
-            run,
-            replay_of: None,
+            run: record.as_ref().map(|record| Arc::from(&*record.run.id)),
             wants_whole: true,
+            clock: Some(clock.clone()),
+            ..Caller::legacy(scope, principal, outbox)
         };
         let request = Request {
             code,
             tools: view.code_tools().to_vec(),
-            ..Request::default()
+            clock: clock.clone(),
         };
-        let meta = inner_meta(frame);
+        let (gateway, runner, meta) = (self.clone(), runner.clone(), inner_meta(frame));
+        let max_calls = runner.limits().calls_in_flight;
+        let running = self.shared.running();
+        let run = |asker| gateway.whole_run(runner, caller, request, record, meta, asker);
+        Ok(CodeRun::start(running, clock, max_calls, own, run))
+    }
+
+    async fn whole_run(
+        self,
+        runner: Runner,
+        caller: Caller,
+        request: Request,
+        record: Option<Record>,
+        meta: String,
+        asker: Asker,
+    ) -> Ended {
+        let _leases = callers::enter(&self.shared, &caller.scope);
         let prefix = format!("{:016x}", rand::random::<u64>());
         let outcome = runner
             .run(&caller.principal, request, |call| {
-                self.call_of_code(&caller, call, &prefix, &meta)
+                self.call_of_code(&caller, call, &prefix, &meta, &asker)
             })
             .await;
         let report = match outcome {
             Ok(outcome) => Report::of(&outcome),
             Err(error) => Report::failed(error.to_string(), error.to_string()),
         };
-        if let Some(record) = &mut record {
-            let status = if report.error.is_some() {
-                "failed"
-            } else {
-                "done"
+        if let Some(mut record) = record {
+            let status = match report.error {
+                Some(_) => "failed",
+                None => "done",
             };
             // A task, since the end is recorded even if the client cancels the request now.
             let (finishing, finished) = (
@@ -181,7 +232,10 @@ impl Gateway {
             });
             let _ = finished.1.await;
         }
-        Ok(report)
+        Ended {
+            is_error: report.error.is_some(),
+            text: report.text,
+        }
     }
 
     /// Makes one call of the code.
@@ -191,6 +245,7 @@ impl Gateway {
         call: Call,
         prefix: &str,
         meta: &str,
+        asker: &Asker,
     ) -> Result<Box<RawValue>, String> {
         if call.name == Finder::Code.name() {
             return Err("code cannot call `run_code`".to_owned());
@@ -205,23 +260,75 @@ impl Gateway {
         let depth = self.shared.fleet().settings.limits.max_depth;
         let frame = Frame::parse(text.into(), depth);
         let frame = frame.map_err(|invalid| format!("the arguments are invalid: {invalid}"))?;
-        let answer = self.dispatch(caller, &frame).await.into_text();
-        let object = Object::of(&answer).ok_or("the answer is not an object")?;
-        if let Some(error) = object.object("error") {
-            let message = error.string("message");
-            return Err(message.unwrap_or_default().into_owned());
+        let _in_flight = asker.enter();
+        let mut answer = self.dispatch(caller, &frame).await.into_text();
+        loop {
+            let object = Object::of(&answer).ok_or("the answer is not an object")?;
+            if let Some(error) = object.object("error") {
+                let message = error.string("message");
+                return Err(message.unwrap_or_default().into_owned());
+            }
+            let result = object.raw("result").unwrap_or(b"{}");
+            let kind = Object::of(result).and_then(|result| result.string("resultType"));
+            if caller.era == Era::Legacy || kind.as_deref() != Some("input_required") {
+                // Numbers and texts of servers reach the code as they are, except for lone surrogates.
+                let result = json::without_lone_surrogates(result);
+                return serde_json::from_slice(&result)
+                    .map_err(|error| format!("the answer is invalid: {error}"));
+            }
+            let retry = self.retry(asker, call.id, &frame, &answer).await;
+            let retry = retry.ok_or_else(|| {
+                format!("`{}` needs input, which the client did not give", call.name)
+            })?;
+            answer = self.dispatch(caller, &retry).await.into_text();
         }
-        let result = object.raw("result").unwrap_or(b"{}");
-        let kind = Object::of(result).and_then(|result| result.string("resultType"));
-        if kind.as_deref() == Some("input_required") {
-            return Err(format!(
-                "the server asks for input, which code cannot pass on: call `{}` directly",
-                call.name
-            ));
+    }
+
+    /// Asks the client for the input that a call needs, and builds the retry of the call.
+    async fn retry(
+        &self,
+        asker: &Asker,
+        call: u32,
+        frame: &Frame,
+        answer: &Bytes,
+    ) -> Option<Frame> {
+        let required = Frame::parse(answer.clone(), usize::MAX).ok()?;
+        let state = required
+            .object()
+            .and_then(|result| result.string("requestState"));
+        let state = state.map(Cow::into_owned);
+        let mut waiting = Waiting {
+            shared: &self.shared,
+            state: state.clone(),
+        };
+        let requests = bridge::input_requests(&required);
+        let answers = asker.ask(call, requests, state).await?;
+        bridge::retry(frame, &answers, waiting.state.take().as_deref())
+    }
+}
+
+/// A call that waits for the client. It is cancelled if its run ends before the answer.
+struct Waiting<'s> {
+    shared: &'s Shared,
+    state: Option<String>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.shared.held.cancel(&state);
         }
-        // Numbers and texts of servers reach the code as they are, except for lone surrogates.
-        let result = json::without_lone_surrogates(result);
-        serde_json::from_slice(&result).map_err(|error| format!("the answer is invalid: {error}"))
+    }
+}
+
+/// The caller and the view of a run. The tools that lists have do not matter.
+fn origin(caller: &Caller) -> Origin {
+    Origin {
+        principal: caller.principal.clone(),
+        scope: Scope {
+            tools: None,
+            ..caller.scope.clone()
+        },
     }
 }
 

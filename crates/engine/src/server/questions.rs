@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use code::Pause;
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use mcp::{
     Frame, RpcError,
@@ -48,6 +49,7 @@ impl AskedNow {
 pub(crate) struct Open {
     asked_now: Arc<AskedNow>,
     caller: CallerId,
+    _pause: Option<Pause>,
 }
 
 impl Open {
@@ -60,7 +62,14 @@ impl Open {
         Self {
             asked_now: asked_now.clone(),
             caller,
+            _pause: None,
         }
+    }
+
+    /// Also stops the clock of a run of code until then.
+    pub(crate) fn with(mut self, pause: Option<Pause>) -> Self {
+        self._pause = pause;
+        self
     }
 }
 

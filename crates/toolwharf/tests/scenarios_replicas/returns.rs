@@ -3,8 +3,9 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE,
+    DEADLINE, Peer,
     llm::{Llm, asks, says, turns},
+    peer,
     postgres::Database,
 };
 
@@ -13,7 +14,9 @@ use crate::{
     common::{
         Gateway, Setup,
         chat::{agent, ask, begin},
-        checks, scripted,
+        checks,
+        replicas::Balancer,
+        scripted,
     },
     sessions::{ACCEPT_STREAM, three},
     support::end,
@@ -123,4 +126,32 @@ async fn d01_a_chat_is_answered_at_any_replica() {
     next("done").await;
     let over = answer(&answers).await;
     checks::reply(&over, 409, &["no turn of the conversation"]);
+}
+
+/// A run of code that waits for its client is held at one replica. A retry through another one finds it.
+#[tokio::test]
+async fn x04_a_run_is_continued_at_any_replica() {
+    let database = Database::create().await;
+    let start = async |first: Option<&Gateway>| {
+        Setup::new()
+            .server("one", scripted("one", &[]))
+            .settings("code = true\n")
+            .of_replica(database.url(), first)
+            .connected()
+            .await
+    };
+    let first = start(None).await;
+    let replicas = [start(Some(&first)).await, first];
+    let balancer = Balancer::before(&replicas).await;
+    let mut peer = Peer::http(balancer.client(), peer::MODERN, peer::all_capabilities()).await;
+    let arguments = question();
+    let code = format!(
+        "const ask = async () => (await servers.one.server_request({arguments})).result.content.name;
+         return [await ask(), await ask()].join()"
+    );
+    for _ in 0..3 {
+        let outcome = peer.tool("run_code", json!({ "code": code })).await;
+        assert_eq!(outcome.text(), "Alice,Alice");
+        assert_eq!(outcome.asked.len(), 2, "{outcome:?}");
+    }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{Failure, Relay, Step};
 use crate::{
-    client_state::hold::{Held, Holds, Origin},
+    client_state::hold::{Held, Origin, is_ours},
     exchange::{Answer, Caller},
     server::{
         Server,
@@ -85,7 +85,7 @@ impl Relay<'_> {
         }
         let params = Some(question.body()).filter(|params| !params.is_empty());
         let asking = self.ask(question.method(), params);
-        let open = Open::new(&self.target.server.asked_now, by);
+        let open = Open::new(&self.target.server.asked_now, by).with(self.caller.pause());
         asked.push(question, asking, self.shared.limits().held_call_ttl, open);
     }
 
@@ -104,6 +104,7 @@ impl Relay<'_> {
             .object()
             .and_then(|result| result.string("requestState"));
         let requests = bridge::input_requests(response);
+        let _pause = self.caller.pause();
         let answers = requests.iter().map(|(key, method, params)| async move {
             let face = self.caller.face();
             if bridge::capability_for(method)
@@ -183,7 +184,7 @@ impl Relay<'_> {
     pub(super) fn own_state(&self) -> Option<String> {
         let state = self.frame.param_string(Param::RequestState)?;
         // Calls to this server are held by the gateway that runs it.
-        let is_ours = Holds::is_ours(&state) && !self.target.server.is_elsewhere();
+        let is_ours = is_ours(&state) && !self.target.server.is_elsewhere();
         is_ours.then(|| state.into_owned())
     }
 
@@ -221,12 +222,10 @@ impl Relay<'_> {
             server,
             permit,
             asks,
-            origin: self.origin(),
         })
     }
 
     fn put(&self, held: Held) -> Result<Answer, Failure> {
-        let limits = self.shared.limits();
         let wanted: Vec<(String, String, Bytes)> = held
             .asks
             .iter()
@@ -239,31 +238,15 @@ impl Relay<'_> {
                 )
             })
             .collect();
-        match self
-            .shared
-            .held
-            .put(held, limits.max_held_calls, limits.held_call_ttl)
-        {
-            Ok(state) => {
-                let result = bridge::input_required(&wanted, &state);
-                Ok(Answer::result(self.frame, result.as_bytes()))
-            }
-            Err(_) => Err(RpcError::internal(format!(
-                "{} calls already wait for input from their clients: try again later, or raise `max_held_calls`",
-                limits.max_held_calls
-            ))
-            .into()),
-        }
+        let limits = self.shared.limits();
+        let state = self.shared.held.put(self.origin(), held, &limits)?;
+        let result = bridge::input_required(&wanted, &state);
+        Ok(Answer::result(self.frame, result.as_bytes()))
     }
 
     /// Continues a call on hold: passes the client's answers to the server.
     pub(super) async fn resume(&self, state: &str) -> Result<Answer, Failure> {
-        let Some(mut held) = self.shared.held.take(state, &self.origin()) else {
-            return Err(RpcError::invalid_params(
-                "Invalid params: `requestState` is unknown, used up, expired or belongs to another request; call again without it",
-            )
-            .into());
-        };
+        let mut held = self.shared.held.take(state, &self.origin())?;
         let responses = self
             .frame
             .object()

@@ -153,6 +153,7 @@ impl Relay<'_> {
             quote(&link)
         );
         let ttl = self.shared.limits().held_call_ttl;
+        let _pause = self.caller.pause();
         let mut complete = None;
         match self.caller.era {
             Era::Modern if !self.is_after_urls() => {

@@ -293,6 +293,7 @@ impl Client {
             run: None,
             replay_of: None,
             wants_whole: false,
+            clock: None,
         }
     }
 
