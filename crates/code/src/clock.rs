@@ -30,6 +30,11 @@ impl Clock {
         self.0.send_modify(|pauses| *pauses += 1);
         Pause(self.0.clone())
     }
+
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        *self.0.borrow() > 0
+    }
 }
 
 impl Drop for Pause {

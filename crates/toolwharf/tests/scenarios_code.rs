@@ -237,7 +237,7 @@ async fn x04_a_run_without_an_answer_is_cancelled() {
     assert_eq!(status, ["cancelled"]);
 }
 
-/// A run that was continued ends with its request. A run that ends by itself meanwhile ends the calls that wait.
+/// A run that was continued ends with its request. If a program ends while a call waits for an answer, the call ends.
 #[tokio::test]
 async fn x04_a_continued_run_is_cancelled_with_its_request() {
     let gateway = gateway("").await;

@@ -1,6 +1,6 @@
 //! Runs of code whose calls may ask a modern client for input.
 //!
-//! A run is a task, so it goes on while its client is asked. Its calls ask through an [`Asker`]. A request of the client
+//! A run is a task, so it continues while its client is asked. Its calls ask through an [`Asker`]. A request of the client
 //! waits at the [`CodeRun`] until the run ends or has questions. In between, the run is held (`hold`).
 //!
 //! Invariants:
@@ -274,7 +274,7 @@ mod tests {
         assert!(run.next(&out).await.is_none());
         assert_eq!(out.take().map(|(_, text)| text), Some("log".into()));
         assert_eq!(keys(&run), ["1.a.b", "2.a.b"]);
-        // The others are asked again, with what came meanwhile. Unknown keys have no effect.
+        // Open questions are asked again, with new ones. Unknown keys have no effect.
         sleep(MS * 600).await;
         run.answer(&retry(r#"{"2.a.b":{"n":2},"a.b":{},"3.a.b":{},"x":1}"#));
         assert!(run.next(&out).await.is_none());

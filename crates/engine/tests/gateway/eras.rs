@@ -164,7 +164,8 @@ async fn g15_a_question_that_could_be_anybodys() {
     assert_eq!(asking.reply().await.json(), answer("elicitation/create"));
 }
 
-/// A call does not time out while its client prepares an answer. If the client disconnects, the server is notified.
+/// A call does not time out while its client prepares an answer, and the clock of a run that made it stands still. If the
+/// client disconnects, the server is notified.
 #[tokio::test(start_paused = true)]
 async fn g15_a_question_that_its_client_thinks_over() {
     for (world, client, one, eras) in pairs().await {
@@ -186,9 +187,11 @@ async fn g15_a_question_that_its_client_thinks_over() {
         let call = client.begin_tool("ask", json!({}));
         tokio::time::sleep(std::time::Duration::from_secs(120)).await;
         assert!(!call.is_finished(), "{eras:?}");
+        assert!(client.clock().is_stopped(), "{eras:?}");
         let question = client.question().expect("it is asked");
         client.answer(&question);
         assert_eq!(call.reply().await.json(), answer("elicitation/create"));
+        assert!(!client.clock().is_stopped(), "{eras:?}");
         let call = client.begin_tool("ask", json!({}));
         quiet().await;
         client.question().expect("it is asked");

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use code::Clock;
 use engine::{Caller, Gateway, Scope, hub::Registration};
 use futures_util::FutureExt;
 use mcp::{
@@ -38,6 +39,8 @@ struct Inner {
     /// The session of a legacy client; `None` for a modern one.
     session: Option<Arc<Session>>,
     capabilities: Value,
+    /// The clock of a run that makes all calls.
+    clock: Clock,
     next_id: AtomicU64,
     inbox: Mutex<Inbox>,
     /// True if the client answers requests immediately.
@@ -184,6 +187,7 @@ impl Client {
                 scope: Mutex::new(scope.clone()),
                 session,
                 capabilities,
+                clock: Clock::default(),
                 next_id: AtomicU64::new(1),
                 inbox: Mutex::default(),
                 answers: AtomicBool::new(true),
@@ -213,6 +217,10 @@ impl Client {
 
     pub(crate) fn is_modern(&self) -> bool {
         self.0.session.is_none()
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.clock
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -293,7 +301,7 @@ impl Client {
             run: None,
             replay_of: None,
             wants_whole: false,
-            clock: None,
+            clock: Some(this.clock.clone()),
         }
     }
 
