@@ -75,7 +75,7 @@ impl Countdown {
         self.end() == self.last
     }
 
-    /// Waits until the clock stops or goes on. Returns the time that is left if it goes on.
+    /// Waits until the clock stops or continues. Returns the time that is left if it continues.
     ///
     /// # Cancel safety
     /// Cancel safe.
