@@ -70,7 +70,7 @@ impl Countdown {
         end.map_or(self.last, |end| end.min(self.last))
     }
 
-    /// Whether the run ends although its clock stands still or stood still.
+    /// Returns whether the run ends because of its total time.
     pub(crate) fn is_last(&self) -> bool {
         self.end() == self.last
     }
