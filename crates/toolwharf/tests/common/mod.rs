@@ -472,6 +472,28 @@ pub(crate) fn private(pid: u32) -> u64 {
     rollup(pid, "Pss_Anon:") + rollup(pid, "SwapPss:")
 }
 
+/// Returns the memory of the pages of its program file that a process has changed, in KiB (proc(5), `smaps`). The loader
+/// writes addresses into them.
+pub(crate) fn changed_program(pid: u32) -> u64 {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    let program = program.to_str().unwrap();
+    let all = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let (mut is_program, mut sum) = (false, 0);
+    for line in all.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Anonymous:") if is_program => {
+                sum += words.next().unwrap().parse::<u64>().unwrap();
+            }
+            // The line of a mapping begins with its addresses, and ends with its file.
+            Some(first) if !first.ends_with(':') => is_program = line.ends_with(program),
+            _ => {}
+        }
+    }
+    assert!(sum > 0, "{program} is not mapped into {pid}");
+    sum
+}
+
 /// The entry of a scripted stdio server named `name`.
 pub(crate) fn scripted(name: &str, options: &[&str]) -> Value {
     let arguments: Vec<&str> = [&["--name", name], options].concat();
