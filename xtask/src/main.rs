@@ -2,9 +2,9 @@
 //!
 //! The README mentions `demo`, `test`, `recipes`, `bench` and `chaos`, docs/releasing.md `dist`, docs/reliability.md
 //! `soak`, and docs/performance.md `bench peers`; the other commands are parts of these. Each command prints the programs
-//! that it runs. This crate uses the workspace only through `cargo` and the binaries: there is no dependency between it and
-//! the other crates. Downloads use only the clients of package registries. Outside the checkout,
-//! only `apt-get`, `cargo install` and the build of Kubernetes write files.
+//! that it runs. This crate and the others do not depend on each other: it runs `cargo` and the binaries. Downloads use
+//! only the clients of package registries. Outside the checkout, only `apt-get`, `cargo install` and the build of
+//! Kubernetes write files.
 
 mod before;
 mod checks;

@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// Maximum tickets of this kind. A new one replaces the one that would expire first.
+    /// Maximum number of tickets of this kind. If there are that many, a new one replaces the one that would expire first.
     pub(crate) fn most(self) -> u32 {
         match self {
             Self::Session | Self::Used | Self::Form => 16_384,

@@ -13,7 +13,8 @@
 //! - A process serves one run. No state passes from one run to another.
 //! - Everything that the process sends is untrusted: it is bounded, and the run ends at the first message that does not
 //!   follow the protocol.
-//! - Time, processor time, memory, calls and output of a run are bounded. The caller may stop the clock for a while ([`Clock`]).
+//! - Time, processor time, memory, calls and output of a run are bounded. The caller may stop the clock for a while
+//!   ([`Clock`]).
 //! - One owner has at most half of the runs at a time.
 //!
 //! # Deliberately absent

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Time from the start of the code to the end of the run, including the calls. The time in which the clock stands still
-    /// does not count.
+    /// Time from the start of the code to the end of the run, including the calls, without the time in which the clock
+    /// stands still.
     pub wall: Duration,
-    /// The same, including the time in which the clock stands still.
+    /// The same, with the time in which the clock stands still.
     pub total: Duration,
     /// Processor time of the code.
     pub cpu: Duration,

@@ -1,5 +1,5 @@
-//! The state kept for clients: notifications, calls and runs of code that wait for input of a client, tasks and apps; and what short lists
-//! saved them.
+//! The state kept for clients: notifications, calls and runs of code that wait for input of a client, tasks and apps; and
+//! what short lists saved them.
 
 pub(crate) mod announce;
 pub(crate) mod apps;

@@ -15,7 +15,8 @@
 //!   clients; `finders`, `entry`, `source`, `index`, `part`, `refusals`, `sign_ins`, [`view`], `render`: all catalogs as an
 //!   immutable snapshot; `find`: search mode; `merged`, `keeper`: the change from one snapshot to the next.
 //! - `client_state`: what is kept for clients. [`hub`], `announce`: notifications to them; `code_run`: runs of code, which
-//!   may have questions; `hold`: calls and runs that wait for a modern client's input; `tasks`: calls whose result is fetched later; `apps`: which app makes a call.
+//!   may have questions; `hold`: calls and runs that wait for a modern client's input; `tasks`: calls whose result is
+//!   fetched later; `apps`: which app makes a call.
 //! - `shared`: the state that all tasks share.
 //! - `life`: the life of a server. `supervisor`: its loop, which carries out what [`lifecycle`] decides; `noted`: its
 //!   events and warnings; `notifications`: keeps its catalog up to date; `session_instances`: starts instances for single

@@ -105,7 +105,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         }
         // 6to4.
         [0x2002, high, low, ..] => carried(high, low),
-        // IETF protocol assignments including Teredo and benchmarks; documentation.
+        // Blocks for IETF protocol assignments (with Teredo and benchmarking), and for documentation.
         [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
         [0x3fff, second, ..] if second < 0x1000 => false,
         // Global unicast, and nothing else.

@@ -343,7 +343,7 @@ impl<'a> Ladder<'a> {
         self.named()
     }
 
-    /// Like [`Ladder::climb`], for the pairs of one server. A native name clashes also if `is_contested`. Passes each
+    /// Like [`Ladder::climb`], for the pairs of one server. A native name for which `is_contested` returns true clashes too. Passes each
     /// name on the last two rungs to `saw`, even if it climbs from there.
     fn settle(&mut self, is_contested: impl Fn(&str) -> bool, mut saw: impl FnMut(&str)) {
         let mut see = |(rung, name): &(Rung, String)| {

@@ -1,8 +1,8 @@
 //! An endpoint with the API of OpenAI for embeddings: `POST …/embeddings`.
 //!
 //! Responses are outside input: the number of vectors, their dimensions and every number are checked, and the length is
-//! bounded. If it fails, searches compare words, and for a while no search asks it again. The log has one line
-//! when it begins to fail, and one when it works again.
+//! bounded. If the endpoint fails, searches compare words, and for a while no search asks it again. The log has one line
+//! when the endpoint begins to fail, and one when it works again.
 
 use std::{sync::OnceLock, time::Duration};
 

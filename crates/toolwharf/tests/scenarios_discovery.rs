@@ -57,7 +57,7 @@ async fn clients(gateway: &Gateway, mode: Option<&str>) -> Vec<Peer> {
     all
 }
 
-/// The recorded calls of a tool.
+/// The number of recorded calls of a tool.
 async fn recorded(gateway: &Gateway, tool: &str) -> usize {
     let calls = gateway.admin("/calls?limit=200").get(&[]).await;
     let calls = calls.collect(DEADLINE).await.text();

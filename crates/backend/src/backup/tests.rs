@@ -435,7 +435,7 @@ async fn o07_a_restore_that_is_refused_changes_nothing() {
     write(&plain, &[("data/gateway.lock", b"x")]);
     check("does not know").await;
     write(&plain, &[]);
-    check("does not contain all").await;
+    check("the part `database/toolwharf.db` do not agree").await;
     write(&plain, &[("database/toolwharf.db", b"not a database")]);
     check("the database in the backup is damaged").await;
     let outside = manifest(&|manifest| {

@@ -383,7 +383,7 @@ impl<'e> Entry<'e> {
             return None;
         };
         if !found.is_named {
-            let what = format!("the list item `{}` has no `name`", self.server);
+            let what = "an item of the list of servers has no `name`".to_owned();
             self.wrong(found.at.clone(), what, r#"add "name": "…""#);
         }
         duplicates(self.source, entry, &mut self.problems);

@@ -32,9 +32,10 @@ pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
         } else if let Some(items) = value.get_ref().as_table() {
             let table = Table::new(walk, items, "auth.oidc.*.");
             if let Some(issuer) = issuer(table, key.span()) {
-                let mut others = issuers.values();
-                if others.any(|other: &OidcSettings| other.issuer == issuer.issuer) {
-                    let what = format!("`auth.oidc.{name}` has the `issuer` of another table");
+                let is_same = |(_, other): &(&String, &OidcSettings)| other.issuer == issuer.issuer;
+                if let Some((other, _)) = issuers.iter().find(is_same) {
+                    let what =
+                        format!("`auth.oidc.{name}` has the same `issuer` as `auth.oidc.{other}`");
                     walk.wrong(key.span(), &what, "all rules for an issuer in one table");
                 }
                 issuers.insert(name.to_owned(), issuer);

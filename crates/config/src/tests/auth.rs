@@ -79,7 +79,7 @@ fn invalid_settings_are_reported_with_the_remedy() {
         ISSUERjwks_uri = "http://10.0.0.1/x" | invalid `jwks_uri` | https://
         ISSUERintrospection = true | `introspection` needs a client | client_secret
         ISSUERclient_secret = "${NOT_SET}S3CRET" | `NOT_SET` is not set | set NOT_SET in
-        ISSUER[auth.oidc.again]\nissuer = "https://a.example" | has the `issuer` of another table | all rules for an issuer in one
+        ISSUER[auth.oidc.again]\nissuer = "https://a.example" | has the same `issuer` as `auth.oidc.again` | all rules for an issuer in one
         ISSUERgroups = 1 | `auth.oidc.*.groups` is not a known | known settings are
         ISSUERaccess = [{ claim = "g", role = "call" }] | only valid together | both
         ISSUERaccess = [{ claim = "g", values = ["a"] }] | an `access` rule has no `role` | `admin`

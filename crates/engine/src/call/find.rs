@@ -50,7 +50,7 @@ pub(crate) fn asked(view: &View, frame: &Frame) -> Option<Finder> {
     (is_listed || !view.has_tool(finder.name())).then_some(finder)
 }
 
-/// The call of the tool that a call of [`Finder::Call`] names.
+/// Returns the call that is inside a call of `call_tool` ([`Finder::Call`]).
 ///
 /// # Errors
 /// An argument is missing or wrong.

@@ -73,7 +73,7 @@ impl Gateway {
             && !self.is_started_from(&package.key).await
             && let Err(error) = packages.forget(launch).await
         {
-            tracing::warn!(server = %spec.key(), "the package of a failed trial could not be removed: {error}");
+            tracing::warn!(server = %spec.key(), package = %package.key, "the package of a failed trial could not be removed, and stays installed: {error}");
         }
         tried
     }

@@ -29,8 +29,8 @@ impl Server {
         self.with_defaults.as_deref().unwrap_or(&self.spec)
     }
 
-    /// The server for a caller of this declared server, and whether it lasts. It does not if it only says that there is
-    /// no room for the caller's header values.
+    /// The server for a caller of this declared server, and whether it may be kept. If there is no room for the caller's
+    /// header values, the server is a stand-in that refuses calls with that reason, and may not be kept.
     pub(crate) fn of_caller(self: &Arc<Self>, values: &CallerValues) -> (Arc<Self>, bool) {
         match self.kept_apart_by(values) {
             None => (self.clone(), true),

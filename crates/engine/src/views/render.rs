@@ -39,7 +39,7 @@ impl View {
         out.put_u8(b'{');
         let meta = self.list_meta();
         if era == Era::Modern {
-            // A list of the tools of earlier runs, or without those of a starting server, is about to change.
+            // A list with tools of earlier runs is about to change, and so is a list that lacks those of a starting server.
             let is_current = self.settled && meta.is_none();
             let ttl_ms = if is_current { LIST_TTL_MS } else { 0 };
             out.put_slice(self.modern_members(ttl_ms, meta).as_bytes());

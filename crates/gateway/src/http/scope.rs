@@ -96,7 +96,7 @@ pub(crate) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
         (Some(path), Some(header)) if path != header => {
             return Err(refusal(
                 StatusCode::BAD_REQUEST,
-                "the project in the path differs from the one in header X-Project-Id",
+                "the path and the header X-Project-Id name different projects: send only one of them, or the same project in both",
             ));
         }
         (path, header) => path.or(header),

@@ -122,8 +122,8 @@ impl Volumes {
         }
         if data.exists() {
             return Err(
-                "its volumes were created as directories, which cannot be limited; \
-                        to get limited ones, remove them with their data"
+                "its volumes are plain directories, whose size cannot be limited; to get volumes with a limit, stop \
+                 the server and remove its volumes, which removes their data"
                     .to_owned(),
             );
         }

@@ -144,7 +144,7 @@ impl Link {
         };
         let result = match start(socket) {
             Err(error) if error.raw_os_error() == Some(Errno::PIPE.raw_os_error()) => {
-                tracing::warn!("the sentinel is gone, starting another");
+                tracing::warn!("the sentinel is gone; Toolwharf starts another one");
                 start(self.replace(&mut state)?)
             }
             result => result,
@@ -302,7 +302,7 @@ fn watch(link: &Weak<Link>, mut child: Child, generation: u64) {
         }
         tracing::warn!(
             ?status,
-            "the sentinel ended before Toolwharf did, starting another"
+            "the sentinel ended before Toolwharf did; Toolwharf starts another one"
         );
         match link.replace(&mut state) {
             Ok(_) => return,

@@ -40,7 +40,7 @@ impl Ground {
         Self::at(install, directory)
     }
 
-    /// Creates another run of an installation.
+    /// Creates a run of the installation `install`, whose files are in `directory`.
     pub(crate) fn at(install: String, directory: TempDir) -> Self {
         let spawner = spawner();
         let options = options(&install, directory.path());

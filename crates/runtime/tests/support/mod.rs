@@ -73,7 +73,7 @@ pub(crate) fn sh(script: &str) -> Unit {
     command("sh", &["-c", script])
 }
 
-/// Runs a script whose first line is `up`.
+/// Runs a script that prints the line `up` first, and waits for that line.
 pub(crate) async fn up(spawner: &Spawner, script: &str) -> Instance {
     let mut instance = spawner.spawn(sh(script)).await.unwrap();
     read_until(&mut instance, "up").await;

@@ -251,7 +251,7 @@ pub(super) async fn ask(
             continue;
         }
         let value = prompt::secret(&format!(
-            "`{name}` is not set. Its value, which is stored encrypted (Enter skips it)"
+            "`{name}` is not set. Enter its value, which is stored encrypted, or nothing to skip it"
         ))?;
         if value.is_empty() {
             eprintln!("skipped; `{}` sets it later", command(name, project));

@@ -127,9 +127,20 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     }
     let tools: Tools = api.get(&path).await?;
     if tools.tools.is_empty() {
-        eprintln!(
-            "no server currently offers any tools; `toolwharf ls` shows the state of the servers"
-        );
+        let of_project = |option: &str| match &args.project {
+            Some(project) => format!("{option} --project {project}"),
+            None => option.to_owned(),
+        };
+        match &args.server {
+            Some(server) => eprintln!(
+                "server `{server}` currently offers no tools; `{}` shows its state",
+                of_project(&format!("toolwharf get {server}"))
+            ),
+            None => eprintln!(
+                "no server currently offers any tools; `{}` shows the state of the servers",
+                of_project("toolwharf ls")
+            ),
+        }
     }
     say_kept_back(&tools.tools);
     say_problems(&api, &args).await?;

@@ -184,7 +184,7 @@ async fn u13_a_terminal_is_asked_for_the_secrets_of_new_servers() {
     let folder = gateway.folder();
     let program = program();
     let add = format!("add --data-dir data -e 'KEY=${{U13_ADDED}}' added -- {program}");
-    let answers = [("`U13_ADDED` is not set. Its value", "canary-added")];
+    let answers = [("`U13_ADDED` is not set. Enter its value", "canary-added")];
     let shown = typed(folder, &[], &add, &answers).await.code(0).out;
     checks::contains(&shown, &["set `U13_ADDED`, version 1", "connected:"]);
     checks::lacks(&shown, &["canary"]);
@@ -194,8 +194,11 @@ async fn u13_a_terminal_is_asked_for_the_secrets_of_new_servers() {
     }});
     std::fs::write(folder.join("other.json"), entry.to_string()).expect("a file");
     let answers = [
-        ("`U13_IMPORTED` is not set. Its value", "canary-imported"),
-        ("`U13_SKIPPED` is not set. Its value", ""),
+        (
+            "`U13_IMPORTED` is not set. Enter its value",
+            "canary-imported",
+        ),
+        ("`U13_SKIPPED` is not set. Enter its value", ""),
     ];
     let import = "import --data-dir data other.json";
     let shown = typed(folder, &[], import, &answers).await.code(0).out;

@@ -84,8 +84,8 @@ pub(crate) fn said(result: &Value) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// The official clients, which run these scripts: TypeScript v1, v2 in both eras, and Python in both. The arguments of the
-/// first script are the folder of modules, the client and the URL, those of the second one the era and the URL.
+/// The official clients, which run these scripts: TypeScript v1, v2 in both eras, and Python in both. The script
+/// `typescript` gets the folder of modules, the client and the URL; `python` gets the era and the URL.
 pub(crate) fn official_clients(typescript: &Path, python: &Path, url: &str) -> [Command; 5] {
     let modules = node_modules();
     let of_typescript = |client: &str| {

@@ -263,7 +263,7 @@ async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
         connections.contains(&remote)
     });
     tokio::join!(calling, seen);
-    // The gateway cannot return with its identity: everything it has created is removed with its pod.
+    // Once the gateway's pod is deleted, no gateway has its identity any more, so Kubernetes removes what it has created.
     host.running.kill().await;
     in_it(&["delete", "pod", "gateway", "--grace-period=1"]);
     for id in [id, port] {

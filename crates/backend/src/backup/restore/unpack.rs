@@ -151,11 +151,17 @@ pub(super) fn scan(path: &Path, progress: &Progress) -> anyhow::Result<Scanned> 
         .iter()
         .chain(&manifest.settings)
         .find(|file| !config.contains_key(&file.entry));
-    if missing.is_some()
-        || manifest.has_keys != keys.is_some()
-        || has_database != (manifest.database.engine == "sqlite")
-    {
-        bail!("{} does not contain all that it should", path.display());
+    let differs = match missing {
+        Some(file) => Some(file.entry.as_str()),
+        None if manifest.has_keys != keys.is_some() => Some(KEYS_ENTRY),
+        None if has_database != (manifest.database.engine == "sqlite") => Some(DATABASE_ENTRY),
+        None => None,
+    };
+    if let Some(part) = differs {
+        bail!(
+            "{} is not complete: the list of its parts and the part `{part}` do not agree; use another backup",
+            path.display()
+        );
     }
     if let Some(name) = manifest.images.keys().find(|name| !is_image(name)) {
         bail!(

@@ -42,7 +42,9 @@ fn no_program(request: &Request, names: &BTreeSet<String>) -> String {
         None => "program with the same name".to_owned(),
     };
     if names.is_empty() {
-        return format!("`{package}` has no {wanted}, and no other program; it may be a library");
+        return format!(
+            "`{package}` contains no program, so not the {wanted} either; it may be a library: check the package's name in `args`"
+        );
     }
     let shown: Vec<_> = names
         .iter()

@@ -126,7 +126,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "http")]
     pub(crate) sse_http: Option<SocketAddr>,
     /// Answer methods as defined in this JSON file. `methods` maps a method, a method and a URI, or a method and `*` to
-    /// a result or `{"error": …}`; `capabilities` are declared as well.
+    /// a result or `{"error": …}`. The members of `capabilities` are added to the capabilities that the server declares.
     #[arg(long, value_name = "FILE")]
     pub(crate) answers: Option<PathBuf>,
 }
